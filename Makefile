@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOWEST := $(VENV)-lowest
 NEWEST := $(VENV)-newest
-LOWEST_TESTS := $(addprefix tests/, test_checks.py test_compile.py test_expectations.py \
-	test_hmc_ecs.py::test_result_is_what_pymc_and_arviz_expect)
+LOWEST_TESTS := $(addprefix tests/, diagnostics/test_checks.py compiled/test_functions.py results/test_expectations.py \
+	samplers/hmc_ecs/test_step.py::test_result_is_what_pymc_and_arviz_expect)
 ready = $(VENV)/.ready-$(1)
 
 # Where it is set, each of many processes compiles the modules of PyMC and ArviZ anew: 10 s.

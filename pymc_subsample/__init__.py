@@ -5,8 +5,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pymc_subsample.collection import without_collection
-from pymc_subsample.progress import announced, doing
+from pymc_subsample.chain.progress import announced, doing
+from pymc_subsample.compiled.garbage import without_collection
 
 __version__ = "0.2.0"
 

@@ -5,7 +5,7 @@ Run as `python scripts/make_tables.py` from the repository, in an environment wi
 
 from pathlib import Path
 
-import pymc_subsample.correction as correction
+import pymc_subsample.samplers.minibatch.correction as correction
 
 SIGMAS = (1.0, 1.2, 1.3)
 

@@ -3,20 +3,19 @@
 from functools import cache
 from importlib import import_module
 from itertools import product
-from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 import pytest
 from models import MODELS
 
-from pymc_subsample.control_variates import expand
+from pymc_subsample.expansion import expand
 from pymc_subsample.kernels.dynamics import trajectory, tree
 from pymc_subsample.kernels.estimates import DENSITY
-from pymc_subsample.kernels.hmc import transitions
-from pymc_subsample.kernels.integrators import INTEGRATORS
-from pymc_subsample.kernels.langevin import integrate
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.model import TallModel
+from pymc_subsample.samplers.gradients.integrators import INTEGRATORS
+from pymc_subsample.samplers.gradients.kernel import integrate
+from pymc_subsample.samplers.hmc_ecs.kernel import transitions
 
 pytest.register_assert_rewrite("chains")
 
@@ -28,8 +27,8 @@ def pytest_configure(config):
     """
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     if whole and config.getoption("numprocesses", None):
-        for name in ("firefly", "gibbs", "metropolis"):
-            import_module(f"pymc_subsample.kernels.{name}")
+        for name in ("firefly", "gibbs", "minibatch"):
+            import_module(f"pymc_subsample.samplers.{name}.kernel")
         for integrator in INTEGRATORS.values():
             integrate(integrator)
         for kind, dynamics in product(DENSITY, (trajectory, tree)):
@@ -38,21 +37,16 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark tests as `costly.txt` says: those that it names, and all but so many cases as slow."""
-    cases = {}
+    """Mark all cases of a costly test but those that each change runs as slow."""
+    costly = {}
     for item in items:
-        if not item.get_closest_marker("slow"):
-            name = f"{item.path.stem}::{getattr(item, 'originalname', item.name)}"
-            cases.setdefault(name, []).append(item)
-    for line in Path(__file__).with_name("costly.txt").read_text().splitlines():
-        name, *most = line.split()
-        found = cases.get(name, [])
-        count = int(most[0]) if most else len(found)
-        found.sort(key=lambda item: crc32(item.name.encode()))  # whatever the parameters' order
-        for i, item in enumerate(found):
-            item.add_marker(pytest.mark.costly)
-            if i >= count:
-                item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("costly") and not item.get_closest_marker("slow"):
+            costly.setdefault((item.path, item.originalname), []).append(item)
+    for cases in costly.values():
+        most = cases[0].get_closest_marker("costly").kwargs.get("cases", len(cases))
+        cases.sort(key=lambda item: crc32(item.name.encode()))  # whatever the parameters' order
+        for item in cases[most:]:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,17 @@
 """The trust benchmark: its rule of right and wrong, its references, and two of its models."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
 import pytest
-
-sys.path.append(str(Path(__file__).parent / "benchmarks"))
-
 from _bank import PROBLEMS
 from _bank_references import load
 from _bank_runs import BAD, HEALTHY, MEAN_BOUND, SD_BOUND, errors, outcome, quiet, runs, verdict
 
 import pymc_subsample as pms
 from pymc_subsample.diagnostics.checks import FAILED
-from pymc_subsample.diagnostics.hmc import DISTANCE, NOISE, RULES
+from pymc_subsample.samplers.hmc_ecs.checks import DISTANCE, NOISE, RULES
 
 BOTH = pytest.mark.parametrize("outlier", [False, True], ids=["clean", "outlier"])
 

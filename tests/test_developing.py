@@ -14,16 +14,23 @@ import pymc as pm
 import pytest
 from chains import sample
 from scipy.stats import norm
-from test_langevin import N, assert_ends_up, assert_moves_as_its_map, gaussian_rows
 
 import pymc_subsample as pms
-from pymc_subsample import cache, kernels, steps
-from pymc_subsample.compile import Compiled, address_of, function_at, generator_at
-from pymc_subsample.control_variates import linear
-from pymc_subsample.kernels import acceptance, integrators
-from pymc_subsample.kernels.evidence import DECIDE
+from pymc_subsample.compiled import cache
+from pymc_subsample.compiled.functions import Compiled, address_of, function_at, generator_at
+from pymc_subsample.expansion import linear
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, GATHER, Model
-from pymc_subsample.stationary import variances
+from pymc_subsample.samplers import minibatch
+from pymc_subsample.samplers.gradients import integrators
+from pymc_subsample.samplers.gradients.stationary import variances
+from pymc_subsample.samplers.minibatch import acceptance, decisions
+from pymc_subsample.samplers.minibatch.evidence import DECIDE
+from tests.samplers.gradients.test_kernel import (
+    N,
+    assert_ends_up,
+    assert_moves_as_its_map,
+    gaussian_rows,
+)
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -31,7 +38,10 @@ PAGE = (ROOT / "docs" / "developing.md").read_text()
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 CODE = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", PAGE, flags=re.MULTILINE | re.DOTALL))
 # Of the examples, which are nowhere else.
-OWN = {"kernels/chebyshev.py", "steps/chebyshev.py", "kernels/integrators/obabo.py"}
+OWN = {
+    "samplers/minibatch/decisions/chebyshev.py", "samplers/minibatch/chebyshev.py",
+    "samplers/gradients/integrators/obabo.py",
+}  # fmt: skip
 
 
 def exists(path):
@@ -62,8 +72,8 @@ NAMES = [name for name in NAMES if name not in PATHS]
 def test_the_page_names_many_things():
     assert len(PATHS) > 15
     assert len(NAMES) > 60
-    assert not exists("steps/no_such_step.py")
-    assert not resolves("steps.base.SubsampledStep._no_such_method")
+    assert not exists("samplers/no_such_step.py")
+    assert not resolves("chain.step.SubsampledStep._no_such_method")
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -117,9 +127,9 @@ def at_home(example, *rooms):
 @pytest.fixture(scope="module")
 def chebyshev():
     """Return the kernel and the step of the test."""
-    with at_home("acceptance_test", kernels, steps):
-        kernel = importlib.import_module("pymc_subsample.kernels.chebyshev")
-        yield kernel, importlib.import_module("pymc_subsample.steps.chebyshev").ChebyshevMH
+    with at_home("acceptance_test", decisions, minibatch):
+        kernel = importlib.import_module(f"{decisions.__name__}.chebyshev")
+        yield kernel, importlib.import_module(f"{minibatch.__name__}.chebyshev").ChebyshevMH
 
 
 def accepted(kernel, y, known, delta, uniforms, batch=20):
@@ -156,6 +166,7 @@ TAILS = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("tails", TAILS)
 def test_wrong_decisions_are_as_rare_as_promised(chebyshev, tails):
     """Over at most log2(4000 / 20) = 8 looks; those of a test that hardly looks are not."""
@@ -183,6 +194,7 @@ def normal_mean():
     return model, variance * y.sum(), np.sqrt(variance)
 
 
+@pytest.mark.costly
 def test_its_step_has_the_exact_posterior(chebyshev):
     _, step = chebyshev
     model, mean, sd = normal_mean()
@@ -216,7 +228,9 @@ def gaussian():
 def obabo():
     """Return the integrator, in the table."""
     with at_home("integrator", integrators) as patched:
-        found = importlib.import_module("pymc_subsample.kernels.integrators.obabo").INTEGRATOR
+        found = importlib.import_module(
+            "pymc_subsample.samplers.gradients.integrators.obabo"
+        ).INTEGRATOR
         patched.setitem(integrators.INTEGRATORS, "obabo", found)
         yield found
 
@@ -227,6 +241,7 @@ def test_an_integrator_moves_as_its_map(gaussian, obabo, h):
     assert_moves_as_its_map(gaussian, "obabo", h)
 
 
+@pytest.mark.costly(cases=1)
 @pytest.mark.parametrize(("h", "batch"), [(0.3, N), (0.7, N), (0.1, 1), (0.2, 3)])
 def test_an_integrator_ends_up_where_theory_says(gaussian, obabo, h, batch):
     assert_ends_up(gaussian, "obabo", h, batch)
@@ -240,6 +255,7 @@ def test_obabo_is_exact_for_momenta_of_a_normal(obabo, h):
     np.testing.assert_allclose(momentum, 1.3, rtol=1e-10)
 
 
+@pytest.mark.costly(cases=0)
 def test_an_integrator_is_an_argument(obabo):
     model, mean, sd = normal_mean()
     step = pms.SGMCMC(model=model, integrator="obabo", friction=1.5)
@@ -273,6 +289,7 @@ def accepts(criterion, model, sums, permutation, generator, phi, new_phi, unseen
     return acceptance.accept(decide, criterion.settings, reader, rng, phi, new_phi, 1, unseen)
 
 
+@pytest.mark.costly
 def test_snippets_run_and_python_does_what_compiled_code_does(monkeypatch, capsys):
     monkeypatch.setattr(linear, "compile_source", linear.compile_source)  # restored at the end
     exec("\n".join(SNIPPETS), found := {"__name__": "page"})
@@ -322,37 +339,31 @@ def test_commands_of_the_contributing_page_are_targets():
         assert {t for line in ran for t in line.split()} <= targets
 
 
-def test_costly_tests_exist():
-    """`tests/costly.txt` names them by file and function, once, and some of their cases."""
-    lines = [line.split() for line in (ROOT / "tests" / "costly.txt").read_text().splitlines()]
-    assert len({name for name, *_ in lines}) == len(lines)
-    for name, *count in lines:
-        assert len(count) <= 1
-        assert all(number.isdigit() for number in count)
-        file, function = name.split("::")
-        source = (ROOT / "tests" / f"{file}.py").read_text()
-        assert re.search(rf"^def {function}\(", source, re.MULTILINE), name
-
-
 EXACT = {
-    "block_poisson": "signed_posterior_is_exact",
-    "firefly": "posterior_is_the_exact_one",
-    "gibbs": "epsilon_zero_leaves_the_target_invariant",
-    "hmc_ecs": "posterior_is_the_exact_one",
-    "kernels": "invariance_test_finds_mistakes",
-    "minibatch_kernel": "invariance_test_finds_mistakes",
-    "minibatch_mh": "posterior_is_the_exact_one",
-    "scalable": "posterior_is_exact",
-    "stochastic_gradient": "posterior_is_the_exact_one",
+    "expansion/test_block_poisson": "signed_posterior_is_exact",
+    "samplers/firefly/test_step": "posterior_is_the_exact_one",
+    "samplers/gibbs/test_step": "epsilon_zero_leaves_the_target_invariant",
+    "samplers/hmc_ecs/test_step": "posterior_is_the_exact_one",
+    "samplers/hmc_ecs/test_kernel": "invariance_test_finds_mistakes",
+    "samplers/minibatch/test_kernel": "invariance_test_finds_mistakes",
+    "samplers/minibatch/test_step": "posterior_is_the_exact_one",
+    "samplers/scalable/test_step": "posterior_is_exact",
+    "samplers/gradients/test_step": "posterior_is_the_exact_one",
 }
 
 
 @pytest.mark.parametrize("file", EXACT)
 def test_each_change_samples_exact_posteriors(file):
-    """However many costly tests are left to the night, which a 0 behind their names says."""
-    lines = [line.split() for line in (ROOT / "tests" / "costly.txt").read_text().splitlines()]
-    left = {name for name, *count in lines if count == ["0"]}
-    name = f"test_{file}::test_{EXACT[file]}"
-    assert name not in left
-    source = (ROOT / "tests" / f"test_{file}.py").read_text()
-    assert f"def test_{EXACT[file]}(" in source
+    """However many costly tests are left to the night, which `cases=0` says."""
+    source = (ROOT / "tests" / f"{file}.py").read_text()
+    marks = re.search(rf"((?:^[@ )\]].*\n)*)^def test_{EXACT[file]}\(", source, re.MULTILINE)
+    assert marks
+    assert "costly(cases=0)" not in marks[1]
+    assert "mark.slow" not in marks[1]
+
+
+def test_tests_mirror_the_tree():
+    """A folder of tests is a room, or a part of one."""
+    for folder in {path.parent for path in (ROOT / "tests").rglob("test_*.py")}:
+        place = folder.relative_to(ROOT / "tests")
+        assert (ROOT / "pymc_subsample" / place).is_dir(), place

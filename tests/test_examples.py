@@ -48,6 +48,7 @@ def matplotlib_without_a_screen():
     matplotlib.use(before)
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("matplotlib_without_a_screen")
 def test_flights(tmp_path, capsys):
     idata = load("flights").main([*SMALL["flights"], f"--output={tmp_path}"])
@@ -64,6 +65,7 @@ def test_flights(tmp_path, capsys):
     assert "Rows used per draw" in printed
 
 
+@pytest.mark.costly(cases=0)
 def test_flights_bambi(capsys):
     pytest.importorskip("bambi")
     idata = load("flights_bambi").main(SMALL["flights_bambi"])
@@ -85,6 +87,7 @@ def test_the_bambi_example_leaves_all_to_bambi():
     assert {k.arg for k in calls["fit"]} == {"draws", "tune", "chains", "random_seed", "step"}
 
 
+@pytest.mark.costly
 def test_intercept_of_a_bambi_model_is_that_of_its_formula(caplog):
     bmb = pytest.importorskip("bambi")
     rng = np.random.default_rng(2)
@@ -132,6 +135,7 @@ def shorten(monkeypatch):
 PAGES = [("README.md", 1), ("docs/quickstart.md", 5)]
 
 
+@pytest.mark.costly(cases=1)
 @pytest.mark.parametrize(("page", "blocks"), PAGES)
 def test_snippets_run_as_they_are(page, blocks, monkeypatch, capsys):
     """One after the other, as a reader would run them, but on fewer rows and for fewer draws."""
@@ -150,6 +154,7 @@ def test_snippets_run_as_they_are(page, blocks, monkeypatch, capsys):
     assert "ess_bulk" in capsys.readouterr().out
 
 
+@pytest.mark.costly
 def test_rows_on_disk_are_made_and_sampled_as_the_page_says(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "rows.md").read_text()
     found = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -211,6 +216,7 @@ def begun():
     return namespace
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("matplotlib_without_a_screen")
 @pytest.mark.parametrize("name", sorted(pms.__all__))
 def test_examples_in_docstrings_run(name, begun, tmp_path, monkeypatch):
@@ -227,6 +233,7 @@ def test_examples_in_docstrings_run(name, begun, tmp_path, monkeypatch):
     assert failures(examples, name, begun) == 0
 
 
+@pytest.mark.costly
 def test_examples_that_fail_are_found(begun):
     assert failures(">>> pms.HMCEC()", "no such name", begun) == 1
     assert failures(">>> 1 + 1\n3", "another output", begun) == 1

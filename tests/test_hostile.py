@@ -1,15 +1,10 @@
 """The hostile trial: its truths, what it runs, and what counts as a refusal."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
 import pytest
-
-sys.path.append(str(Path(__file__).parent / "benchmarks"))
-
 from _bank_references import load
 from _hostile import TARGETS
 from _hostile_truth import ENOUGH, gaussian, grid, importance, states
@@ -57,6 +52,7 @@ def near(found, exact, sds=5.0):
     return True
 
 
+@pytest.mark.costly(cases=0)
 def test_importance_sampling_and_grids_agree_with_closed_forms():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(50, 2)) @ [[1.0, 0.6], [0.0, 0.8]]
@@ -74,6 +70,7 @@ def test_importance_sampling_and_grids_agree_with_closed_forms():
     assert not near(importance(proposals=8_000)(model), gaussian(X, y, 1.0, 1.0)(model))
 
 
+@pytest.mark.costly
 def test_importance_sampling_weighs_the_modes_that_it_is_told_of():
     with pm.Model() as model:
         pm.NormalMixture("b", w=[0.7, 0.3], mu=[-10, 10], sigma=[1.0, 2.0])

@@ -53,6 +53,7 @@ def runs(monkeypatch):
     return seeds
 
 
+@pytest.mark.costly(cases=0)
 def test_batches_go_on_where_they_were(recipes, space, runs):
     exec(recipes[0], space)
     assert runs == [0, 1, 2, 3]
@@ -68,6 +69,7 @@ def test_batches_go_on_where_they_were(recipes, space, runs):
     assert "interrupted" not in str(pms.report(whole))
 
 
+@pytest.mark.costly(cases=0)
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL and SIGSTOP")
 @pytest.mark.parametrize("others_tune", [False, True])
 def test_a_killed_worker_leaves_its_draws(recipes, space, monkeypatch, others_tune):
@@ -106,6 +108,7 @@ def test_a_killed_worker_leaves_its_draws(recipes, space, monkeypatch, others_tu
     assert "interrupted" in str(pms.report(space["idata"]))
 
 
+@pytest.mark.costly
 def test_a_saved_chain_goes_on_draw_for_draw(recipes, space, model):
     exec(recipes[2].replace("1000", "40").replace("10_000", "60").replace("5_000", "30"), space)
     step = pms.HMCECS(model=model)

@@ -33,8 +33,8 @@ from pymc_subsample.coordinates.effects import (
     total,
     units_of,
 )
-from pymc_subsample.likelihood import TallModel
-from pymc_subsample.symbolic.graph import is_product
+from pymc_subsample.graph.concrete import is_product
+from pymc_subsample.model import TallModel
 
 # Location and scale are their last two parameters.
 _LOCATION_SCALE = (NormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV, GumbelRV)

@@ -15,12 +15,12 @@ import pytensor.tensor as pt
 from numba import types
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.compile import VECTOR, Compiled, Named
-from pymc_subsample.control_variates.loops import compile_loops
+from pymc_subsample.compiled.functions import VECTOR, Compiled, Named
 from pymc_subsample.coordinates.blocks import Block
 from pymc_subsample.coordinates.linking import called_in, composed, of_blocks
+from pymc_subsample.expansion.loops import compile_loops
+from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.kernels.model import BACKWARD, FORWARD
-from pymc_subsample.symbolic.graph import rebuild
 
 if TYPE_CHECKING:
     from pymc_subsample.coordinates.coordinates import Coordinates
@@ -240,7 +240,7 @@ class CompiledMap:
 
 @dataclass(frozen=True)
 class Given:
-    """K, scale, d and mean of a block as functions of theta; see `kernels.whitening`."""
+    """K, scale, d and mean of a block as functions of theta; see `whitening`."""
 
     table: np.ndarray  # Integers, shape (2, entries).
     size: int  # Numbers in all.

@@ -24,7 +24,8 @@ from typing import Literal
 
 import numpy as np
 
-from pymc_subsample.compile import Compiled
+from pymc_subsample.compiled.functions import Compiled
+from pymc_subsample.coordinates import splines
 from pymc_subsample.coordinates.blocks import (
     Block,
     factor_rows,
@@ -34,11 +35,10 @@ from pymc_subsample.coordinates.blocks import (
     together,
 )
 from pymc_subsample.coordinates.compiled import CompiledMap
-from pymc_subsample.coordinates.linking import Place
+from pymc_subsample.coordinates.linking import BlockPlace
 from pymc_subsample.coordinates.nesting import nested
 from pymc_subsample.coordinates.qr import QRCoordinates
-from pymc_subsample.kernels import splines
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.model import TallModel
 
 # So many effects are few; more are where groups are half as many, or where effects have scales of
 # their own and, as the coefficients of a smooth function, may be seen by every row. Time grows with
@@ -98,7 +98,7 @@ class Coordinates:
         Elements of the locations, those on which scales of effects depend, and those of them that
         are no effects.
     rows : ndarray of int, shape (rows, 2)
-        Rows of Cholesky factors among these; see `kernels.correlations`.
+        Rows of Cholesky factors among these; see `correlations`.
     """
 
     linear: Literal[False] = False
@@ -126,7 +126,7 @@ class Coordinates:
         # Element of theta at each position of the vectors that the compiled graphs work on.
         self.order = np.arange(tall.size)
         start = tall.size
-        self.layout: dict[str, Place] = {}
+        self.layout: dict[str, BlockPlace] = {}
         for block in blocks:
             for name, order in block.orders.items():
                 place = self.variables[name]
@@ -135,7 +135,7 @@ class Coordinates:
             starts = [self.variables[name].start + units * i for name, i in block.columns]
             self.places[block.name] = np.array(starts)[:, None] + np.arange(units)
             slant = start + (k * (k + 1) // 2 + k) * units
-            self.layout[block.name] = Place(k, units, block.width, start, slant)
+            self.layout[block.name] = BlockPlace(k, units, block.width, start, slant)
             start = slant + k * len(self.locations)
         scales = set().union(*(block.scales for block in blocks))
         effects = {name for block in blocks for name in block.orders}
@@ -178,7 +178,7 @@ class Coordinates:
         return psi[slant : slant + k * len(self.locations)].reshape(k, -1)
 
     def splines(self, psi: np.ndarray) -> np.ndarray:
-        """Return the constants of `kernels.splines`, a line for each of `bent`, as a view."""
+        """Return the constants of `splines`, a line for each of `bent`, as a view."""
         return psi[self._splines].reshape(len(self.bent), splines.WIDTH)
 
     def centring(self, psi: np.ndarray) -> dict[str, np.ndarray]:

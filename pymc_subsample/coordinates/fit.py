@@ -21,11 +21,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from pymc_subsample.control_variates.quadratic import Posterior, Quadratic, steps
-from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.control_variates.search import find_mode, polish, quadratic_mode
 from pymc_subsample.coordinates.coordinates import Coordinates
 from pymc_subsample.coordinates.marginals import marginal
+from pymc_subsample.expansion.quadratic import Posterior, Quadratic, steps
+from pymc_subsample.expansion.reference import Reference
+from pymc_subsample.expansion.search import find_mode, polish, quadratic_mode
 
 # Below this share of the prior's, an effect's standard deviation tells nothing of information.
 _SMALLEST = 1e-8

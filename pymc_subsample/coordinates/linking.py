@@ -14,14 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from pymc_subsample.cache import compile_kept
-from pymc_subsample.closures import identity
-from pymc_subsample.compile import SCALAR, VECTOR, Compiled, Named, by_name, compile_source
-from pymc_subsample.kernels import correlations, splines, whitening
+from pymc_subsample.compiled.cache import compile_kept
+from pymc_subsample.compiled.functions import (
+    SCALAR,
+    VECTOR,
+    Compiled,
+    Named,
+    by_name,
+    compile_source,
+)
+from pymc_subsample.compiled.keys import identity
+from pymc_subsample.coordinates import correlations, splines, whitening
 
 
-class Place(NamedTuple):
-    """Where a block is; see `kernels.whitening`."""
+class BlockPlace(NamedTuple):
+    """Where a block is; see `whitening`."""
 
     components: int
     units: int
@@ -32,7 +39,7 @@ class Place(NamedTuple):
 
 # Constants of compiled code cannot be written to.
 _INDICES, _TABLE = (types.Array(types.int64, n, "C", readonly=True) for n in (1, 2))
-_BLOCK = types.UniTuple(types.int64, len(Place._fields)), _INDICES, VECTOR
+_BLOCK = types.UniTuple(types.int64, len(BlockPlace._fields)), _INDICES, VECTOR
 # The kernels; those of blocks without their tables.
 _KERNELS = {
     "unfold": (correlations.unfold, SCALAR(_TABLE, VECTOR)),
@@ -63,7 +70,7 @@ def called_in(source: str) -> dict[str, Named]:
     }
 
 
-def of_blocks(kernel: str, place: Place, table: np.ndarray) -> tuple[str, Named]:
+def of_blocks(kernel: str, place: BlockPlace, table: np.ndarray) -> tuple[str, Named]:
     """Return a kernel in the form for blocks like one, and the name by which source calls it."""
     like = f"{place.components}, {place.width}, {table.tolist()}"
     name = f"{kernel}_{sha256(like.encode()).hexdigest()[:16]}"
@@ -71,7 +78,7 @@ def of_blocks(kernel: str, place: Place, table: np.ndarray) -> tuple[str, Named]
     return name, by_name(name, _for_blocks(function, place, table), signature)
 
 
-def _for_blocks(kernel: Any, block: Place, table: np.ndarray) -> Any:
+def _for_blocks(kernel: Any, block: BlockPlace, table: np.ndarray) -> Any:
     """Return a kernel for blocks of one number of components, width and table: twice as fast.
 
     It is called without the table.

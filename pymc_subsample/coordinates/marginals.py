@@ -1,10 +1,10 @@
-"""Quantiles of the scales of effects; see `kernels.splines`."""
+"""Quantiles of the scales of effects; see `splines`."""
 
 import numpy as np
 from scipy.special import ndtri_exp
 
-from pymc_subsample.control_variates.quadratic import Quadratic
-from pymc_subsample.kernels.splines import KNOTS
+from pymc_subsample.coordinates.splines import KNOTS
+from pymc_subsample.expansion.quadratic import Quadratic
 
 # Points on either side at which a density is evaluated, and how far: until it is so much less on
 # the log scale, from one width to another.

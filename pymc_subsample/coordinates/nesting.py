@@ -8,10 +8,10 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.coordinates.blocks import Block, ancestry, ordered
 from pymc_subsample.coordinates.effects import total
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.expansion.expansion import Expansion
+from pymc_subsample.model import TallModel
 
 # Rows that are looked at: few at the start and evenly spread, which tell most groupings that are
 # not nested, also where evenly spread ones see each group once; then so many at a time.

@@ -1,4 +1,4 @@
-"""Coordinates in which nearly collinear columns are apart; see `likelihood.qr`.
+"""Coordinates in which nearly collinear columns are apart; see `model.qr`.
 
 The sums over rows then keep their digits, and the chain's own vector those of the posterior: where
 elements D of phi are, but for their units g, elements of theta, it holds ``R g theta`` in their
@@ -14,15 +14,15 @@ from typing import Any, Literal
 import numpy as np
 import scipy.linalg
 
-from pymc_subsample.compile import Compiled
-from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, rounded
-from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.coordinates.linking import composed
+from pymc_subsample.expansion.curvature import MAX_CURVATURE, MAX_DENSE, rounded
+from pymc_subsample.expansion.expansion import Expansion
+from pymc_subsample.graph.affine import Affine, Forms, Term
+from pymc_subsample.graph.interpreter import NoForm, array_of
 from pymc_subsample.kernels.model import BACKWARD, FORWARD
-from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.qr import QR
-from pymc_subsample.symbolic.affine import Affine, Forms, Term
-from pymc_subsample.symbolic.interpreter import NoForm, array_of
+from pymc_subsample.model import TallModel
+from pymc_subsample.model.qr import QR
 
 # Rows whose columns are looked at, and the share of a direction's precision that rounding may
 # change before its columns are taken apart: a hundredth of what is refused.
@@ -131,7 +131,7 @@ def _apart(design: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray] | 
 class QRCoordinates:
     """Theta with ``psi = R g theta`` in the place of elements that meet collinear columns.
 
-    What the chain needs of coordinates; see `coordinates.Coordinates`. Elements `qr.elements` of
+    What the chain needs of coordinates; see `Coordinates`. Elements `qr.elements` of
     phi are `units` times theta at `places`, and `more`, all of shape (k,).
     """
 

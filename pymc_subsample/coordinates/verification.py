@@ -4,12 +4,12 @@ import logging
 
 import numpy as np
 
-from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.verification import slope_agrees
 from pymc_subsample.coordinates.coordinates import Coordinates
 from pymc_subsample.coordinates.marginals import through
-from pymc_subsample.kernels.splines import KNOTS
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.coordinates.splines import KNOTS
+from pymc_subsample.expansion.expansion import Expansion
+from pymc_subsample.expansion.verification import slope_agrees
+from pymc_subsample.model import TallModel
 
 _log = logging.getLogger("pymc.subsample")
 

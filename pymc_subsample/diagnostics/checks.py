@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.control_variates.modes import ModeSearch
+from pymc_subsample.expansion.modes import ModeSearch
 
 # In a draw's statistics, the number that a rule looks at is called this and the rule's name.
 PREFIX = "check_"

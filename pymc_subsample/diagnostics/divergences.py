@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample import array_stats
+from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.checks import (
     SHIFT_BOUND,
     STRETCH_BOUND,

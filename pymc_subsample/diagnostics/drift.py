@@ -13,12 +13,12 @@ import pymc as pm
 import xarray as xr
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.control_variates import Expansion
 from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.diagnostics.thinned import sampled_rows, spread
-from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.evaluation import Vector
-from pymc_subsample.symbolic.graph import root_array
+from pymc_subsample.expansion import Expansion
+from pymc_subsample.graph.concrete import root_array
+from pymc_subsample.model import TallModel
+from pymc_subsample.model.evaluation import Vector
 
 # Standard deviations per parameter that draws are off, from which on they are of another posterior.
 OFF = 3.0

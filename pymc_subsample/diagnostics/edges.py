@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.blas import one_thread
-from pymc_subsample.control_variates import Expansion
+from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.expansion import Expansion
 
 # Halvings that find an edge along a step of one standard deviation: to 1e-7 of it.
 _HALVINGS = 23

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import fdtrc
 
-from pymc_subsample import array_stats
+from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.edges import Edges, operated
 
 _BOOTSTRAPS = 2_000

@@ -20,8 +20,7 @@ import numpy as np
 import xarray as xr
 from scipy.stats import chi2
 
-from pymc_subsample import array_stats
-from pymc_subsample.diagnostics import signed
+from pymc_subsample.diagnostics import array_stats, signed
 from pymc_subsample.diagnostics.checks import Rule
 from pymc_subsample.diagnostics.findings import Finding, judged, tiered
 from pymc_subsample.diagnostics.thinned import columns

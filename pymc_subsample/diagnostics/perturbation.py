@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.control_variates.residuals import residuals_around
-from pymc_subsample.rows import drawn_without
+from pymc_subsample.expansion import Expansion
+from pymc_subsample.expansion.reference import Reference
+from pymc_subsample.expansion.residuals import residuals_around
+from pymc_subsample.rows.row_store import drawn_without
 
 # Rows that are read at all draws: so many of the largest residuals, and as many others.
 FEW = 5_000

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from pymc_subsample import array_stats
-from pymc_subsample.estimators import VARIANCE_BOUND
+from pymc_subsample.diagnostics import array_stats
+from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 
 _FOLD = 256
 # Draws among which those to check are chosen: evenly spread ones, and the noisiest.

@@ -27,14 +27,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.blas import one_thread
-from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance
-from pymc_subsample.control_variates.quadratic import Quadratic
-from pymc_subsample.control_variates.reference import reference_at
+from pymc_subsample.compiled.blas import one_thread
 from pymc_subsample.diagnostics.edges import Edges, operated
 from pymc_subsample.diagnostics.goodness import combined, moment_test, shape_test
-from pymc_subsample.diagnostics.weights import Moments
+from pymc_subsample.diagnostics.weights import PosteriorMoments
+from pymc_subsample.expansion import Expansion
+from pymc_subsample.expansion.curvature import MAX_DENSE, covariance
+from pymc_subsample.expansion.quadratic import Quadratic
+from pymc_subsample.expansion.reference import reference_at
 
 # A variance is not taken to be smaller than this share of the curvature's.
 SMALLEST = 0.01
@@ -90,12 +90,12 @@ def by_scores(
     theta: np.ndarray,
     score: np.ndarray,
     every: np.ndarray,
-    raw: Moments,
+    raw: PosteriorMoments,
     n_draws: int,
     read: Callable,
     rng: np.random.Generator,
     find_edges: Callable[[np.ndarray], Edges | None],
-) -> tuple[Moments, float, bool]:
+) -> tuple[PosteriorMoments, float, bool]:
     """Moments that Stein's identities give, p-value of the draws, and whether edges are near.
 
     The audited draws `theta`, shape (chain, k, d), are moved to the mean and the standard
@@ -148,7 +148,9 @@ def by_scores(
     sd_error_mcse = np.hypot(sd_mcse, np.maximum(raw.sd_mcse, scale / np.sqrt(2 * n_draws))) / scale
     mean_own_error = np.hypot(mean_mcse, further[0] - mean)
     sd_own_error = np.hypot(sd_mcse, further[1] - target_sd)
-    moments = Moments(mean, target_sd, mean_own_error, sd_own_error, bias_mcse, sd_error_mcse)
+    moments = PosteriorMoments(
+        mean, target_sd, mean_own_error, sd_own_error, bias_mcse, sd_error_mcse
+    )
     return moments, combined(test, shape), edges is not None
 
 

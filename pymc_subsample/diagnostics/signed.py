@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import isotonic_regression
 from scipy.stats import beta, norm, rankdata
 
-from pymc_subsample import array_stats
+from pymc_subsample.diagnostics import array_stats
 
 # Standard errors of the mean sign per mean sign. Below the first number the bias of a ratio of
 # means is a negligible part of its error (W. G. Cochran, Sampling Techniques, 1977, section 6.8);

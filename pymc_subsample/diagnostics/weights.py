@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pymc_subsample import array_stats
+from pymc_subsample.diagnostics import array_stats
 
 # Spread of log weights below which smoothing them is rounding.
 _EQUAL = 1e-9
@@ -21,7 +21,7 @@ MOST_K = 0.7
 
 
 @dataclass(frozen=True)
-class Moments:
+class PosteriorMoments:
     """Means and standard deviations of p quantities; every attribute has shape (p,)."""
 
     # Moments.
@@ -38,7 +38,7 @@ class Moments:
 
 def by_weights(
     log_weights: np.ndarray, values: np.ndarray, at: np.ndarray, sign: np.ndarray | None
-) -> tuple[Moments, Moments, float, float]:
+) -> tuple[PosteriorMoments, PosteriorMoments, float, float]:
     """Moments of the draws, corrected ones, k-hat and effective size of the weights.
 
     `log_weights`, shape (chain, k), are the log posterior less its estimate at the audited draws,
@@ -50,7 +50,7 @@ def by_weights(
     raw = plain_moments(values, sign)
     found = weighted_moments(weights, values[:, at], values)
     if not k_hat < 1:  # the weights have no mean that draws would tell
-        found = Moments(found.mean, found.sd, *[np.full_like(found.mean, np.inf)] * 4)
+        found = PosteriorMoments(found.mean, found.sd, *[np.full_like(found.mean, np.inf)] * 4)
     elif sign is not None:  # signed and unsigned draws share less noise than is known of
         scale = _positive(found.sd)
         bias_mcse = np.hypot(raw.mean_mcse, found.mean_mcse) / scale
@@ -100,7 +100,7 @@ def effective_size(weights: np.ndarray) -> float:
     return float(weights.sum() ** 2 / np.sum(weights**2))
 
 
-def plain_moments(x: np.ndarray, sign: np.ndarray | None = None) -> Moments:
+def plain_moments(x: np.ndarray, sign: np.ndarray | None = None) -> PosteriorMoments:
     """Moments of all draws, shape (chain, draw, p), weighed by their signs if there are any."""
     weights = np.ones(x.shape[:2]) if sign is None else sign / sign.mean()
     w = weights[..., None]
@@ -110,10 +110,12 @@ def plain_moments(x: np.ndarray, sign: np.ndarray | None = None) -> Moments:
     sd = np.sqrt(np.maximum(variance, 0.0))
     mean_mcse = mcse(w * (x - mean))
     sd_mcse = mcse(w * (square - variance)) / _positive(2 * sd)
-    return Moments(mean, sd, mean_mcse, sd_mcse, mean_mcse, sd_mcse)
+    return PosteriorMoments(mean, sd, mean_mcse, sd_mcse, mean_mcse, sd_mcse)
 
 
-def weighted_moments(weights: np.ndarray, audited: np.ndarray, every: np.ndarray) -> Moments:
+def weighted_moments(
+    weights: np.ndarray, audited: np.ndarray, every: np.ndarray
+) -> PosteriorMoments:
     """Posterior moments from weighted draws and the moments of all draws, shape (chain, draws, p).
 
     All draws serve as a control variate: where the weights, of mean 1, are nearly equal, the result
@@ -127,7 +129,9 @@ def weighted_moments(weights: np.ndarray, audited: np.ndarray, every: np.ndarray
     sd = np.sqrt(variance)
     scale = _positive(sd)
     sd_mcse = variance_mcse / (2 * scale)
-    return Moments(mean, sd, mean_mcse, sd_mcse, shift_mcse / scale, change_mcse / (2 * scale**2))
+    return PosteriorMoments(
+        mean, sd, mean_mcse, sd_mcse, shift_mcse / scale, change_mcse / (2 * scale**2)
+    )
 
 
 def _weighted_mean(
@@ -144,10 +148,10 @@ def _weighted_mean(
     return value, np.hypot(own, share * common), np.hypot(own, (1 - share) * common)
 
 
-def unknown_moments(like: Moments) -> Moments:
+def unknown_moments(like: PosteriorMoments) -> PosteriorMoments:
     """Return moments of as many quantities, none of which is known."""
     nothing, unsure = np.full_like(like.mean, np.nan), np.full_like(like.mean, np.inf)
-    return Moments(nothing, nothing, unsure, unsure, unsure, unsure)
+    return PosteriorMoments(nothing, nothing, unsure, unsure, unsure, unsure)
 
 
 def _positive(x: np.ndarray) -> np.ndarray:

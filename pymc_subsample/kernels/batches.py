@@ -2,7 +2,7 @@
 
 from numba import types
 
-from pymc_subsample.compile import inner
+from pymc_subsample.compiled.functions import inner
 
 PERMUTATION = types.Array(types.uint32, 1, "C")
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from pymc_subsample.cache import kept
-from pymc_subsample.compile import FAST, SCALAR, VECTOR
+from pymc_subsample.compiled.cache import kept
+from pymc_subsample.compiled.functions import FAST, SCALAR, VECTOR
 from pymc_subsample.kernels.model import SUMS
 
 

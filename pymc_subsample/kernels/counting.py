@@ -1,6 +1,6 @@
 """Sums of weights by group."""
 
-from pymc_subsample.cache import kept
+from pymc_subsample.compiled.cache import kept
 
 
 @kept(nogil=True)

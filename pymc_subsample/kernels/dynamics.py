@@ -21,7 +21,7 @@ from collections import namedtuple
 import numpy as np
 from numba import types
 
-from pymc_subsample.compile import INDEX, MATRIX, SCALAR, inner
+from pymc_subsample.compiled.functions import INDEX, MATRIX, SCALAR, inner
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_back, scale_up
 
 DIVERGENCE = 1000.0
@@ -29,7 +29,7 @@ DIVERGENCE = 1000.0
 # How theta moves.
 #
 # active : array (a,); elements that do
-# factor : array (a, a), (1, a) or (3, k); of the inverse mass matrix, as `control_variates.factors`
+# factor : array (a, a), (1, a) or (3, k); of the inverse mass matrix, as `expansion.factors`
 # step_size, extent : in units of the mass matrix, and the path length or largest depth of a tree
 Moves = namedtuple("Moves", "active factor step_size extent")
 MOVES = types.NamedTuple([INDEX, MATRIX, SCALAR, SCALAR], Moves)

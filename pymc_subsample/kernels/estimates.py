@@ -20,7 +20,7 @@ from collections import namedtuple
 import numpy as np
 from numba import types
 
-from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR, inner
+from pymc_subsample.compiled.functions import FAST, MATRIX, SCALAR, VECTOR, inner
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import MINIBATCH, functions
 from pymc_subsample.kernels.vectors import clear, copy, is_sparse

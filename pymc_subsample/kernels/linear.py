@@ -14,7 +14,7 @@ runs over rows and vectorises. The map is given by integer tables, each with one
 
 import numpy as np
 
-from pymc_subsample.compile import FAST, inner
+from pymc_subsample.compiled.functions import FAST, inner
 from pymc_subsample.kernels.model import MINIBATCH
 
 _jit = inner(fastmath=FAST, error_model="numpy")

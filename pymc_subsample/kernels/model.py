@@ -32,7 +32,7 @@ from collections import namedtuple
 
 from numba import types
 
-from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, functions_at, inner
+from pymc_subsample.compiled.functions import INDEX, MATRIX, SCALAR, VECTOR, functions_at, inner
 
 # Rows of one factor of the block-Poisson estimator (Dang et al. 2019, section 6.3).
 MINIBATCH = 30

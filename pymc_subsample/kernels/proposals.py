@@ -9,7 +9,7 @@ from collections import namedtuple
 import numpy as np
 from numba import types
 
-from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, inner
+from pymc_subsample.compiled.functions import INDEX, MATRIX, SCALAR, VECTOR, inner
 from pymc_subsample.kernels.vectors import copy, scale_back, scale_up
 
 RANDOM_WALK, LANGEVIN, GIVEN = 0, 1, 2
@@ -18,7 +18,7 @@ RANDOM_WALK, LANGEVIN, GIVEN = 0, 1, 2
 #
 # kind : `RANDOM_WALK`, `LANGEVIN` or `GIVEN`; given ones come one at a time
 # active : array (a,); elements of theta that move
-# factor : array (a, a), (1, a) or (3, k); F, see `control_variates.factors`
+# factor : array (a, a), (1, a) or (3, k); F, see `expansion.factors`
 # step_size : h
 # batch : rows of a Langevin proposal's gradient, drawn for that purpose: their density given those
 #     rows enters the log-ratio

@@ -1,6 +1,6 @@
 """Vectors in compiled code: copies, and products with a factor of a covariance.
 
-A factor F has one of the forms of `control_variates.factors`.
+A factor F has one of the forms of `expansion.factors`.
 """
 
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.cache import kept
-from pymc_subsample.compile import FAST, inner
+from pymc_subsample.compiled.cache import kept
+from pymc_subsample.compiled.functions import FAST, inner
 
 
 def named(kind: Any) -> Callable:

@@ -8,13 +8,7 @@ from scipy.special import chdtri
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.modes import Modes
 from pymc_subsample.units.quadrature import nodes
-from pymc_subsample.units.reference import (
-    few_nodes,
-    integrals,
-    log_posterior,
-    sampled,
-    searched,
-)
+from pymc_subsample.units.reference import few_nodes, integrals, log_posterior, sampled, searched
 
 # Units that tell the error of nodes, and at how many points.
 _MEASURED, _POINTS = 300, 6

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.model import TallModelError
 from pymc_subsample.units.discovery import Grouping, find_groupings
 from pymc_subsample.units.reading import Reading
 

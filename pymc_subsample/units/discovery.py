@@ -12,10 +12,10 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from pymc_subsample.likelihood import TallModelError
-from pymc_subsample.likelihood.errors import CoupledRows, op_name
-from pymc_subsample.likelihood.trace import RowTrace
-from pymc_subsample.symbolic.graph import depends_on, evaluate, index_entries
+from pymc_subsample.graph.concrete import depends_on, evaluate, index_entries
+from pymc_subsample.model import TallModelError
+from pymc_subsample.model.errors import CoupledRows, op_name
+from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.units.reading import Reading
 
 # Beside that of an element of a few hundred rows, an integral costs as many times as many rows as a

@@ -7,8 +7,8 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_subsample.arguments import generator, model_in_context
-from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
+from pymc_subsample.chain.arguments import generator, model_in_context
+from pymc_subsample.diagnostics.trees import SAMPLE_DIMS
 from pymc_subsample.units.accuracy import TOLERABLE, Marginal, error_at
 from pymc_subsample.units.drawing import Drawer
 from pymc_subsample.units.elsewhere import share_elsewhere

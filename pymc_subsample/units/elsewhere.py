@@ -4,7 +4,7 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.model import TallModelError
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.modes import Modes
 from pymc_subsample.units.reference import sampled

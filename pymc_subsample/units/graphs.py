@@ -10,15 +10,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
-from pymc_subsample.likelihood import TallModelError
-from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
-from pymc_subsample.likelihood.checks import sort_checks
-from pymc_subsample.likelihood.columns import row_number_test
-from pymc_subsample.likelihood.simplify import simplified
-from pymc_subsample.likelihood.support import owner_of_check
-from pymc_subsample.likelihood.terms import Rows
-from pymc_subsample.likelihood.trace import RowTrace
-from pymc_subsample.symbolic.graph import (
+from pymc_subsample.graph.concrete import (
     depends_on,
     evaluate,
     fold,
@@ -27,6 +19,14 @@ from pymc_subsample.symbolic.graph import (
     rebuild,
     tensor_input,
 )
+from pymc_subsample.model import TallModelError
+from pymc_subsample.model.batch import BatchGraph, batch_graph
+from pymc_subsample.model.checks import sort_checks
+from pymc_subsample.model.columns import row_number_test
+from pymc_subsample.model.simplify import simplified
+from pymc_subsample.model.support import owner_of_check
+from pymc_subsample.model.terms import RowTerm
+from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.units.discovery import Grouping, gathers, level_axis
 from pymc_subsample.units.reading import Reading
 
@@ -122,7 +122,7 @@ def unit_graphs(reading: Reading, grouping: Grouping) -> UnitGraphs:
             memo[node.outputs[0]] = _picked(trace, node, new)
         names = {local[v]: name for name, v in values.items()}
         rows.append(_row_graph(reading, position, grouping, memo, names, place, remaining))
-    kinds = {grouping.levels: [Rows(grouping.names[0], priors[0], 0, grouping.levels, True)]}
+    kinds = {grouping.levels: [RowTerm(grouping.names[0], priors[0], 0, grouping.levels, True)]}
     guards, conditions = sort_checks(
         remaining, levels, dependent, reading.arrays, kinds, partial(owner_of_check, reading.model)
     )
@@ -231,7 +231,7 @@ def _row_graph(
         for new, (old, said) in zip(conditions, list(remaining.items()), strict=True)
         if any(v in trace.axes or v in names for v in ancestors([new]))
     }
-    kinds = {len(index): [Rows(term.name, graph, axis, len(index), True)]}
+    kinds = {len(index): [RowTerm(term.name, graph, axis, len(index), True)]}
     checks = {new: said for new, (_, said) in mine.items()}
     guards, scalars = (
         sort_checks(

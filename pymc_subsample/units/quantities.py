@@ -8,9 +8,9 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.likelihood.batch import batch_graph
-from pymc_subsample.likelihood.errors import CoupledRows
-from pymc_subsample.symbolic.graph import depends_on, evaluate, numpy_function, rebuild
+from pymc_subsample.graph.concrete import depends_on, evaluate, numpy_function, rebuild
+from pymc_subsample.model.batch import batch_graph
+from pymc_subsample.model.errors import CoupledRows
 from pymc_subsample.units.functions import UnitFunctions, by_level
 from pymc_subsample.units.graphs import UnitGraphs
 

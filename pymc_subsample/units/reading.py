@@ -19,21 +19,15 @@ from pytensor.tensor.random.basic import (
 )
 from pytensor.xtensor.type import XTensorType
 
-from pymc_subsample.likelihood import TallModelError
-from pymc_subsample.likelihood.checks import split_checks
-from pymc_subsample.likelihood.columns import row_number_test
-from pymc_subsample.likelihood.discovery import full_data_model, refuse_missing, row_terms
-from pymc_subsample.likelihood.indices import negative_codes
-from pymc_subsample.likelihood.selection import select_in_data
-from pymc_subsample.likelihood.terms import Part, parts_of
-from pymc_subsample.likelihood.trace import RowTrace
-from pymc_subsample.symbolic.graph import (
-    concretize,
-    depends_on,
-    is_product,
-    rebuild,
-    tensor_input,
-)
+from pymc_subsample.graph.concrete import concretize, depends_on, is_product, rebuild, tensor_input
+from pymc_subsample.model import TallModelError
+from pymc_subsample.model.checks import split_checks
+from pymc_subsample.model.columns import row_number_test
+from pymc_subsample.model.discovery import full_data_model, refuse_missing, row_terms
+from pymc_subsample.model.indices import negative_codes
+from pymc_subsample.model.selection import select_in_data
+from pymc_subsample.model.terms import Part, parts_of
+from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.warning import warn
 
 # Location and scale are the last two of their parameters.

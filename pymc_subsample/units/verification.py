@@ -4,8 +4,8 @@ import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 
-from pymc_subsample.likelihood import TallModelError
-from pymc_subsample.symbolic.graph import concretize, evaluate, numpy_function
+from pymc_subsample.graph.concrete import concretize, evaluate, numpy_function
+from pymc_subsample.model import TallModelError
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.functions import UnitFunctions, by_level
 from pymc_subsample.units.reference import integrals

@@ -13,7 +13,7 @@ import xarray as xr
 from _bank import Problem, fingerprint
 from arviz_stats.base import array_stats
 
-from pymc_subsample.symbolic.graph import numpy_function
+from pymc_subsample.graph.concrete import numpy_function
 
 FILE = Path(__file__).with_name("bank_references.json")
 DISTANCE = 10.0
@@ -101,7 +101,7 @@ def full_data(problem: Problem, outlier: bool) -> Reference:
 
     model = problem.model(problem.rows(outlier))
     step = pms.HMCECS(model=model, subsample_size=100)
-    mode = _values(model, step._expansion.values(step.reference.theta))
+    mode = _values(model, step.expansion.values(step.reference.theta))
     compiled = nutpie.compile_pymc_model(
         model, backend="jax", gradient_backend="jax", initial_points=mode, jitter_rvs=set()
     )

@@ -19,7 +19,7 @@ import pytensor.tensor as pt
 from _measure import Checks, command_line, table
 
 import pymc_subsample as pms
-from pymc_subsample.diagnostics.gibbs import conditional_errors
+from pymc_subsample.samplers.gibbs.checks import conditional_errors
 
 LEVELS = [0.01, 0.05, 0.1, 0.15, 0.2, 0.25]
 # Samples after 1,000 s by the legend of figure 8, exact Gibbs sampling first.
@@ -133,7 +133,7 @@ states = reference(rng, *coefficients, args.truth, 1)[args.truth // 50 :]
 checks = Checks()
 
 above = conditional_errors(
-    step._expansion, step._touching, step._active, [(states[0].astype(float), v) for v in range(D)],
+    step.expansion, step._touching, step.active, [(states[0].astype(float), v) for v in range(D)],
     test=step._test.address, settings=np.array([step.n_rows, 0.0]), decisions=1,
     rng=np.random.default_rng(0),
 ).exact  # fmt: skip
@@ -154,9 +154,9 @@ for epsilon in [0.0, *LEVELS]:
     chain = sampler(epsilon, 3)
     parts = [  # each call bounds the rows that it reads
         conditional_errors(
-            chain._expansion,
+            chain.expansion,
             chain._touching,
-            chain._active,
+            chain.active,
             chosen[first : first + 5],
             test=chain._test.address,
             settings=chain._settings(),

@@ -27,12 +27,12 @@ from _problems import linear_model, logistic_model, poisson_model
 from numba import njit
 
 import pymc_subsample as pms
-from pymc_subsample.control_variates import expand
-from pymc_subsample.control_variates.reference import reference_at
+from pymc_subsample.expansion import expand
+from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.kernels.dynamics import Moves
 from pymc_subsample.kernels.estimates import FUNCTIONS, Estimate, perturbed, target_at
 from pymc_subsample.kernels.model import Surface
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.model import TallModel
 
 
 @njit

@@ -22,7 +22,7 @@ from _reference import laplace
 from arviz_stats.base import array_stats
 
 import pymc_subsample as pms
-from pymc_subsample.compile import Compiled
+from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE
 
 PRIOR_SD = 10.0

@@ -20,7 +20,7 @@ import pymc as pm
 from _measure import Checks, command_line, table
 
 import pymc_subsample as pms
-from pymc_subsample.data import Rows
+from pymc_subsample.rows import Rows
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
 MODELS = {}

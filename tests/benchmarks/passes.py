@@ -15,16 +15,16 @@ import pymc as pm
 from _measure import Checks, command_line, table
 
 import pymc_subsample as pms
-from pymc_subsample.blas import one_thread
-from pymc_subsample.control_variates import expand
-from pymc_subsample.control_variates.reference import reference_at, summed
-from pymc_subsample.control_variates.residuals import residuals_around
-from pymc_subsample.diagnostics.acceptance import _rows
+from pymc_subsample.compiled.blas import one_thread
 from pymc_subsample.diagnostics.perturbation import estimate_errors
 from pymc_subsample.diagnostics.scores import log_posteriors
-from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.verification import check_start
-from pymc_subsample.passes import Passes, processors
+from pymc_subsample.expansion import expand
+from pymc_subsample.expansion.reference import reference_at, summed
+from pymc_subsample.expansion.residuals import residuals_around
+from pymc_subsample.model import TallModel
+from pymc_subsample.model.verification import check_start
+from pymc_subsample.rows.passes import Passes, processors
+from pymc_subsample.samplers.minibatch.decision_errors import _rows
 
 # Of the time with one thread, on two processors that nobody else uses.
 MOST = 0.6

@@ -26,9 +26,12 @@ from _written import poisson_noncentred
 from pymc.step_methods.compound import BlockedStep
 
 import pymc_subsample as pms
-from pymc_subsample.kernels import langevin
-from pymc_subsample.steps import firefly, hmc_ecs, metropolis, scalable
-from pymc_subsample.steps.chains import ChainStep
+from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.samplers.firefly import step as firefly
+from pymc_subsample.samplers.gradients import kernel as langevin
+from pymc_subsample.samplers.hmc_ecs import step as hmc_ecs
+from pymc_subsample.samplers.minibatch import step as metropolis
+from pymc_subsample.samplers.scalable import step as scalable
 
 STEPS = {
     "HMCECS": (pms.HMCECS, {}, (hmc_ecs, "transitions", True)),

@@ -104,7 +104,7 @@ def refit(folder, n, d):
     import xarray as xr
 
     import pymc_subsample as pms
-    from pymc_subsample.control_variates.reference import reference_at
+    from pymc_subsample.expansion.reference import reference_at
 
     rows, seconds = pms.Rows.open(folder / "x.rows"), {}
     logging.getLogger("pymc.subsample").setLevel(logging.ERROR)
@@ -118,7 +118,7 @@ def refit(folder, n, d):
         steps[name] = pms.HMCECS(model=model, data=rows, **given)
         seconds[name] = perf_counter() - start
     at = steps["refit"].reference
-    error = np.max(np.abs(at.slope - reference_at(steps["anew"]._expansion, at.theta).slope))
+    error = np.max(np.abs(at.slope - reference_at(steps["anew"].expansion, at.theta).slope))
     return seconds | {"error": float(error)}
 
 

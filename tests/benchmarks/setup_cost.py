@@ -17,7 +17,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 # Beyond so many seconds a set-up is stopped, and missed its bound.
 LIMIT = 150
-# Functions that are made for a model; see `compile.compile_source` and `compile.compile_graph`.
+# Functions that are made for a model; see `compiled.functions.compile_source` and
+# `compiled.functions.compile_graph`.
 OF_MODELS = (
     "anchor", "backward", "change", "difference", "f", "forward", "gather", "glow", "gradient",
     "level", "loglik", "product", "products", "residual", "row",
@@ -94,7 +95,7 @@ if __name__ == "__main__":
 
     from _measure import Checks, result_of, table
 
-    from pymc_subsample import cache
+    from pymc_subsample.compiled import cache
 
     rows, most = [], {}
     for bank in args.banks:

@@ -16,7 +16,7 @@ from _measure import QUIET, Checks, command_line, table
 from _problems import logistic_model, logistic_rows
 
 import pymc_subsample as pms
-from pymc_subsample.block_poisson import log_variance, probability_positive
+from pymc_subsample.expansion.block_poisson import log_variance, probability_positive
 
 PRIOR_SD = 2.0
 

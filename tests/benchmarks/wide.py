@@ -44,9 +44,9 @@ def wide_model(X, y, prior_sd):
 
 def timed_passes(step):
     """Seconds of a full-data pass with its P x P curvature, and of the largest parts of it."""
-    from pymc_subsample.control_variates.reference import reference_at
+    from pymc_subsample.expansion.reference import reference_at
 
-    expansion, theta = step._expansion, step.reference.theta
+    expansion, theta = step.expansion, step.reference.theta
     start = perf_counter()
     for _ in expansion.chunks():
         pass

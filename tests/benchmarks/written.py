@@ -116,7 +116,7 @@ def from_mode(model, args):
     import pymc_subsample as pms
 
     step = pms.HMCECS(model=model)
-    theta = step._expansion.values(step.reference.theta)
+    theta = step.expansion.values(step.reference.theta)
     return nutpie(model, args, _values(model, theta), adaptation="low_rank")
 
 

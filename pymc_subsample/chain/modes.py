@@ -1,0 +1,66 @@
+"""The modes of a model: where searches for them start, and which one is a chain's."""
+
+from functools import cache
+
+import numpy as np
+import pymc as pm
+from pymc.distributions.transforms import LogExpM1, ZeroSumTransform
+from pymc.logprob.transforms import (
+    CircularTransform,
+    IntervalTransform,
+    LogOddsTransform,
+    LogTransform,
+)
+
+from pymc_subsample.expansion.images import ThetaPart
+from pymc_subsample.expansion.modes import Starts
+from pymc_subsample.model import TallModel
+from pymc_subsample.model.prior_draws import Draw, prior_draws
+
+_MOST_SEEDS = 2**31
+# Transforms, if any, under which a change of sign mirrors a variable, or an element is its own.
+_MIRRORS = (IntervalTransform, ZeroSumTransform)
+_ELEMENTWISE = (
+    CircularTransform, IntervalTransform, LogExpM1, LogOddsTransform, LogTransform,
+)  # fmt: skip
+
+
+def starts(model: pm.Model, tall: TallModel) -> Starts:
+    """Return starts for a model; its prior is compiled when it is first drawn."""
+    initial = tall.ravel(tall.initial_point)
+
+    @cache
+    def compiled() -> tuple[Draw, list[str]]:
+        return prior_draws(model)
+
+    def prior(rng: np.random.Generator) -> np.ndarray:
+        draw, drawn = compiled()
+        theta = initial + rng.uniform(-2, 2, len(initial))
+        with np.errstate(all="ignore"):
+            point = draw(int(rng.integers(_MOST_SEEDS)))
+        for name, part in zip(tall.names, tall.slices, strict=True):
+            if name in drawn:
+                theta[part] = np.ravel(point[name])
+        return np.where(np.isfinite(theta), theta, initial)
+
+    transforms = {
+        model.rvs_to_values[rv].name: transform for rv, transform in model.rvs_to_transforms.items()
+    }
+    blocks = [
+        ThetaPart(
+            name, part, shape,
+            signed=transforms[name] is None or isinstance(transforms[name], _MIRRORS),
+            labelled=transforms[name] is None or isinstance(transforms[name], _ELEMENTWISE),
+        )
+        for name, part, shape in zip(tall.names, tall.slices, tall.shapes, strict=True)
+    ]  # fmt: skip
+    return Starts(initial, prior, blocks)
+
+
+def number_of_chain(rng: np.random.Generator) -> int:
+    """Return a number that differs by one from chain to chain of a run.
+
+    PyMC spawns the generators of chains one after the other, and a `CompoundStep` those of its
+    steps from them.
+    """
+    return sum(getattr(rng.bit_generator.seed_seq, "spawn_key", ()))

@@ -1,0 +1,77 @@
+"""Arguments that steps share: typed, listed and described once, and shown in full everywhere.
+
+A constructor's ``**above: Unpack[...]`` stands for arguments of the class above, and type checkers
+know them by the typed dictionaries. A step's docstring describes what is its own. `complete` adds
+the rest to both when the class is made, for `help`, `inspect.signature` and the documentation.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import Signature
+from typing import Any, TypedDict
+
+import pymc as pm
+from pymc.blocking import PointType
+
+from pymc_subsample.chain.progress import announced
+from pymc_subsample.rows import Rows
+from pymc_subsample.signatures import completed, described
+
+
+class StepArguments(TypedDict, total=False):
+    """Arguments of all steps."""
+
+    model: pm.Model | None
+    observed: Sequence[str] | None
+    dim: str | None
+    data: Rows | Sequence[Rows] | None
+    passes: Any
+    rng: Any
+    compile_kwargs: dict | None
+    blocked: bool
+
+
+class SharedContinuous(StepArguments, total=False):
+    """Arguments of all steps on continuous variables."""
+
+    reference: Any
+    reparameterize: bool
+    initial_point: PointType | None
+
+
+class SharedTransitions(SharedContinuous, total=False):
+    """Arguments of all steps of several transitions per draw, on a tempered log-likelihood."""
+
+    temperature: float
+    transitions_per_draw: int
+
+
+def complete(cls: type) -> None:
+    """Give a class a signature and a docstring that hold what it shares with the one above it.
+
+    Its constructor refuses what is not in the signature, and says what a long set-up is at.
+    """
+    if "__init__" in vars(cls):
+        above = inspect.signature(cls.__base__.__init__).parameters  # type: ignore[misc]
+        signature = completed(vars(cls)["__init__"], above)
+        cls.__init__ = _announced(cls.__init__, signature)  # type: ignore[misc]
+        shown = list(signature.parameters.values())[1:]
+        cls.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    if vars(cls).get("__doc__"):  # there are none under `python -OO`
+        names = list(inspect.signature(cls.__init__).parameters)  # type: ignore[misc]
+        cls.__doc__ = described(cls.__doc__ or "", cls.__base__.__doc__ or "", names)
+
+
+def _announced(initialise: Callable, signature: Signature) -> Callable:
+    @wraps(initialise)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            signature.bind(self, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}: {error}.") from None
+        with announced(type(self).__name__):
+            initialise(self, *args, **kwargs)
+
+    wrapped.__signature__ = signature  # type: ignore[attr-defined]
+    return wrapped

@@ -1,0 +1,1 @@
+"""Compiling, linking, keeping machine code: all that uses private parts of numba."""

@@ -1,5 +1,0 @@
-"""Rows on disk: a row-major file that any number of processes map, made once from any table."""
-
-from pymc_subsample.data.rows import Rows, Several
-
-__all__ = ["Rows", "Several"]

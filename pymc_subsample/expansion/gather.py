@@ -1,0 +1,189 @@
+"""Packing rows out of memory inside compiled code.
+
+A compiled transition that decides by itself how many rows it reads takes them from where they
+are: `columns` holds addresses and strides of the raw columns, in bytes, and one function made
+for their types packs any rows of them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+
+from pymc_subsample.compiled.functions import Compiled, compile_source, load, lower
+from pymc_subsample.kernels.model import GATHER
+from pymc_subsample.rows.columns import StoredColumn
+from pymc_subsample.rows.mapped import RepeatedRow
+from pymc_subsample.rows.row_store import Joined, parts_of
+
+
+@dataclass(frozen=True)
+class ColumnPlace:
+    """Where rows of one kind have a column."""
+
+    # Of the first row, and bytes from row to row.
+    address: int
+    stride: int
+    offsets: list[int]  # Bytes from there to each number of a row, in order.
+    types: list[np.dtype]  # Of each number.
+    shape: tuple[int, ...]  # What one row has.
+    dtype: np.dtype  # In which numbers are wanted.
+    owner: object  # Keeps them alive.
+
+
+def _place(column: np.ndarray | StoredColumn | RepeatedRow) -> ColumnPlace:
+    if isinstance(column, RepeatedRow):
+        return replace(_place(column.column), stride=0)
+    if isinstance(column, StoredColumn):
+        records = column.store.scattered
+        first, types = records.ctypes.data, [_loaded(t) for t in column.types]
+        shape, dtype = column.row_shape, _loaded(column.dtype)
+        return ColumnPlace(first, records.strides[0], column.offsets, types, shape, dtype, records)
+    if not isinstance(column, np.ndarray):
+        raise TypeError(
+            "This step reads rows in compiled code, from arrays in memory or memory maps; found a "
+            f"column of type {type(column).__name__}. Load it."
+        )
+    array = _readable(column)
+    shape = array.shape[1:]
+    offsets = np.zeros(shape, dtype=np.int64)
+    for axis, (length, step) in enumerate(zip(shape, array.strides[1:], strict=True)):
+        along = [1] * len(shape)
+        along[axis] = length
+        offsets += (step * np.arange(length)).reshape(along)
+    types = [array.dtype] * offsets.size
+    return ColumnPlace(
+        array.ctypes.data, array.strides[0], offsets.ravel().tolist(), types, shape, array.dtype,
+        array,
+    )  # fmt: skip
+
+
+class RawColumns:
+    """Raw columns as compiled code reads them, and the first row of every kind.
+
+    Rows are on the first axis, with any strides. Types that compiled code cannot read (half
+    precision, foreign byte order) are copied; all others are read in place.
+
+    Raises
+    ------
+    TypeError
+        If the rows are not arrays in memory or memory-mapped.
+    """
+
+    def __init__(
+        self, columns: Sequence[np.ndarray | Joined | StoredColumn], starts: Sequence[int] = (0,)
+    ) -> None:
+        self.places = [[_place(part) for part in parts_of(column)] for column in columns]
+        self.starts = starts
+
+    def type(self, raw: int, element: int) -> np.dtype:
+        """Type of a number of a column."""
+        return self.places[raw][0].types[element]
+
+    def element(self, raw: int, element: int) -> list[int]:
+        """Per kind of rows, where row 0 would have an element and the bytes from row to row."""
+        return [x for p, first in self._rows(raw) for x in (first + p.offsets[element], p.stride)]
+
+    def whole(self, raw: int) -> list[int]:
+        """Per kind of rows, where row 0 would be, the stride and the offsets of the numbers."""
+        return [x for p, first in self._rows(raw) for x in (first, p.stride, *p.offsets)]
+
+    def _rows(self, raw: int) -> Iterator[tuple[ColumnPlace, int]]:
+        for place, start in zip(self.places[raw], self.starts, strict=True):
+            yield place, place.address - start * place.stride
+
+
+def compile_gather(
+    columns: RawColumns,
+    direct: Sequence[tuple[int, int, int]],
+    derived: Sequence[tuple[int, Variable]],
+    raw: Sequence[Variable],
+    raw_axes: Sequence[int],
+) -> tuple[Compiled, np.ndarray]:
+    """Compile ``gather(columns, index, rows)``; returns it and the table `columns`.
+
+    Packed columns `direct` are elements of raw ones: (position, raw column, element). Columns
+    `derived`, (position, graph), are computed from batches of the inputs `raw`.
+    """
+    n_kinds = len(columns.starts)
+    several = n_kinds > 1
+    table: list[int] = list(columns.starts[1:])
+    lines = ["def gather(columns, index, rows):", "    m = rows.shape[1]"]
+    if several:
+        lines += [
+            "    kind = np.zeros(m, dtype=np.int64)",
+            f"    for k in range({n_kinds - 1}):",
+            "        for i in range(m):",
+            "            kind[i] += index[i] >= columns[k]",
+        ]
+    kinds: dict[np.dtype, list[tuple[int, int, int]]] = {}
+    for position, source, element in direct:
+        kinds.setdefault(columns.type(source, element), []).append((position, source, element))
+    for dtype, members in kinds.items():
+        # Addresses are read out of the inner loop: for all the compiler knows, rows change them.
+        width = 1 + 2 * n_kinds
+        lines += [
+            f"    for k in range({len(table)}, {len(table) + width * len(members)}, {width}):",
+            "        position, start, stride = columns[k], columns[k + 1], columns[k + 2]",
+            "        for i in range(m):",
+            *(["            at = k + 1 + 2 * kind[i]"] if several else []),
+            *(["            start, stride = columns[at], columns[at + 1]"] if several else []),
+            f"            rows[position, i] = load(start + stride * index[i], np.{dtype})",
+        ]
+        for position, source, element in members:
+            table += position, *columns.element(source, element)
+    environment: dict = {"np": np, "load": load}
+    key: str | None = "gather"
+    if derived:
+        graphs = [graph.astype("float64") for _, graph in derived]
+        known = set(ancestors(graphs))
+        used = [k for k, v in enumerate(raw) if v in known]
+        for k in used:
+            lines += _batch(k, columns.places[k][0], raw_axes[k], len(table), several)
+            table += columns.whole(k)
+        environment["inner"], key = lower([raw[k] for k in used], graphs)
+        results = ", ".join(f"r{j}" for j in range(len(derived)))
+        lines.append(f"    {results}, = inner({', '.join(f'a{k}' for k in used)})")
+        for j, (position, _) in enumerate(derived):
+            lines += ["    for i in range(m):", f"        rows[{position}, i] = r{j}[i]"]
+    gather = compile_source("gather", "\n".join(lines), environment, GATHER, key)
+    return gather, np.array(table, dtype=np.int64)
+
+
+def _batch(k: int, column: ColumnPlace, axis: int, at: int, several: bool) -> list[str]:
+    """Code that copies a batch of a raw column, with the rows on their axis."""
+    size, types = len(column.offsets), list(dict.fromkeys(column.types))
+    lines = [
+        f"    b{k} = np.empty((m, {size}), dtype=np.{column.dtype})",
+        "    for i in range(m):",
+        f"        first = {at}" + f" + {2 + size} * kind[i]" * several,
+        "        at = columns[first] + columns[first + 1] * index[i]",
+        f"        for n in range({size}):",
+    ]
+    for dtype in types:
+        members = [j for j, t in enumerate(column.types) if t == dtype]
+        chosen = f"if n in ({', '.join(map(str, members))},): " if len(types) > 1 else ""
+        lines.append(
+            f"            {chosen}b{k}[i, n] = load(at + columns[first + 2 + n], np.{dtype})"
+        )
+    batch = f"b{k}.reshape(({', '.join(['m', *map(str, column.shape)])},))"
+    if axis:
+        order = [*range(1, axis + 1), 0, *range(axis + 1, len(column.shape) + 1)]
+        batch = f"np.ascontiguousarray({batch}.transpose(({', '.join(map(str, order))})))"
+    return [*lines, f"    a{k} = {batch}"]
+
+
+def _loaded(dtype: np.dtype) -> np.dtype:
+    """Type in which compiled code reads numbers."""
+    return np.dtype(np.uint8) if dtype.kind == "b" else dtype
+
+
+def _readable(column: np.ndarray) -> np.ndarray:
+    array = np.asarray(column)
+    if array.dtype == bool:
+        return array.view(np.uint8)
+    if not array.dtype.isnative or array.dtype == np.float16 or array.dtype.kind not in "iuf":
+        return array.astype(np.float64)
+    return array

@@ -1,0 +1,403 @@
+"""From the graphs PyMC gives to graphs whose roots are placeholders of known shape.
+
+A row column inside a graph is a constant of n rows or a shared variable. Constants of that size
+are hashed at every compile, and shared variables have no static shape, so the first thing done to
+a model's graph is to replace every array root by a placeholder input of static shape.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph, SymbolicOp
+from pytensor.compile.mode import Mode
+from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import NullTypeGradError
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import HasInnerGraph, Op
+from pytensor.graph.rewriting.basic import MergeOptimizer
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.utils import MethodNotDefined
+from pytensor.scalar.loop import ScalarLoop
+from pytensor.tensor import special
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.subtensor import Subtensor, unflatten_index_variables
+from pytensor.tensor.type import TensorType
+from pytensor.xtensor.basic import TensorFromXTensor, XTensorFromTensor
+from pytensor.xtensor.type import XTensorType
+
+from pymc_subsample.compiled.functions import without_c
+from pymc_subsample.compiled.scalar_loops import FastLoop
+from pymc_subsample.graph.named import without_names
+
+PYTHON_MODE = Mode(linker="py", optimizer=None)
+
+# Shape vectors and index tuples must stay constants for static shapes to be inferred.
+_SMALL = 4
+_FOLD = 64
+
+# Composed Ops that are kept; any other is replaced by the graph inside.
+ELEMENTWISE = (special.LogAddExp, special.XLogY, special.XLog1PY)
+ALONG_AXES = (special.LogSumExp, special.Softmax, special.LogSoftmax)
+
+
+@dataclass(frozen=True)
+class ConcreteGraph:
+    """Graphs over placeholders."""
+
+    outputs: list[Variable]  # One per graph given, every root array replaced.
+    # The array behind each data placeholder (not copied), or the column on disk.
+    arrays: dict[Variable, Any]
+    values: list[Variable]  # Placeholders of the value variables, in the order given.
+    roots: dict[Variable, Variable]  # What each data placeholder stands for.
+
+
+# What PyTensor raises where an Op has no gradient.
+UNDIFFERENTIABLE = (NullTypeGradError, MethodNotDefined, NotImplementedError)
+
+
+def rebuild(
+    outputs: Sequence[Variable],
+    memo: dict[Variable, Variable],
+    hook: Callable[[Apply, list[Variable]], Sequence[Variable] | None] = lambda node, inputs: None,
+    *,
+    remake: bool = False,
+) -> list[Variable]:
+    """Rebuild graphs from their roots up, inferring static shapes anew.
+
+    `memo` holds replacements, and is updated: nothing above a replaced variable is visited.
+    ``hook(node, new_inputs)`` returns the node's new outputs, or None to apply the same Op;
+    `remake` applies every Op anew, also where its inputs have not changed.
+    """
+    for node in toposort(outputs, blockers=list(memo)):
+        if all(out in memo for out in node.outputs):
+            continue
+        inputs = [memo.get(i, i) for i in node.inputs]
+        new = hook(node, inputs)
+        if new is None:
+            changed = any(a is not b for a, b in zip(inputs, node.inputs, strict=True))
+            new = apply_op(node.op, inputs) if changed or remake else node.outputs
+            for old, made in zip(node.outputs, new, strict=True):
+                made.tag.trace = getattr(old.tag, "trace", [])  # where it was written
+        memo.update(zip(node.outputs, new, strict=True))
+    return [memo.get(v, v) for v in outputs]
+
+
+def merged(
+    outputs: Sequence[Variable], inputs: Sequence[Variable] | None = None, *, clone: bool = False
+) -> FunctionGraph:
+    """Let all that is computed in the same way be one variable."""
+    fgraph = FunctionGraph(inputs, list(outputs), clone=clone)
+    MergeOptimizer().rewrite(fgraph)
+    return fgraph
+
+
+def apply_op(op: Op, inputs: Sequence[Variable]) -> list[Variable]:
+    """Apply `op` to inputs whose static shapes may differ from those it was made for."""
+    if isinstance(op, SymbolicOp):  # builds its inner graph for given types; a call builds it anew
+        return op(*inputs, return_list=True)
+    return op.make_node(*inputs).outputs
+
+
+def concretize(
+    outputs: Sequence[Variable],
+    value_vars: Sequence[Variable],
+    point: Mapping[str, np.ndarray],
+    stored: Mapping[Variable, Any] = MappingProxyType({}),
+) -> ConcreteGraph:
+    """Replace array roots, some by columns on disk, and value variables by static placeholders."""
+    outputs = without_names(outputs, value_vars)
+    arrays: dict[Variable, Any] = {}
+    roots: dict[Variable, Variable] = {}
+    memo: dict[Variable, Variable] = {}
+    for value_var in value_vars:
+        shape = np.shape(point[value_var.name])
+        memo[value_var] = tensor_input(value_var.name, value_var.type.dtype, shape)
+    for root in ancestors(outputs):
+        if root.owner is not None or root in memo:
+            continue
+        data = stored.get(root)
+        data = root_array(root) if data is None else data
+        if data is None:
+            continue
+        if data.ndim == 0 or (data.ndim == 1 and data.size <= _SMALL and data.dtype.kind in "iu"):
+            if isinstance(root, SharedVariable):
+                memo[root] = pt.constant(data)
+        else:
+            memo[root] = tensor_input(root.name, data.dtype, data.shape)
+            arrays[memo[root]], roots[memo[root]] = data, root
+
+    values = [memo[v] for v in value_vars]
+    return ConcreteGraph(rebuild(outputs, memo, fold), arrays, values, roots)
+
+
+def root_array(root: Variable) -> np.ndarray | None:
+    """Return the array behind a constant or shared variable, not copied."""
+    if isinstance(root, SharedVariable):
+        value = root.get_value(borrow=True)
+    elif isinstance(root, Constant):
+        value = root.data
+    else:
+        return None
+    value = getattr(value, "values", value)  # labelled arrays
+    return value if isinstance(value, np.ndarray) else None
+
+
+def fold(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Fold static shapes, drop what changes nothing, inline composed Ops.
+
+    Such as conversions of roots with named dimensions, and reductions over no axes.
+    """
+    if isinstance(node.op, TensorFromXTensor):
+        [x] = inputs
+        if not isinstance(x.type, XTensorType):
+            return [x]
+        if isinstance(x, Constant):
+            return [pt.constant(root_array(x))]
+        if x.owner is not None and isinstance(x.owner.op, XTensorFromTensor):
+            return x.owner.inputs
+    if isinstance(node.op, CAReduce | special.LogSumExp) and node.op.axis == ():
+        return [inputs[0].astype(node.outputs[0].type.dtype)]
+    if isinstance(node.op, Subtensor) and isinstance(inputs[0].owner_op, Shape):
+        [entry] = unflatten_index_variables(inputs[1:], node.op.idx_list)
+        lengths = inputs[0].owner.inputs[0].type.shape
+        if isinstance(entry, Constant) and lengths[int(entry.data)] is not None:
+            return [pt.constant(np.array(lengths[int(entry.data)], dtype="int64"))]
+    if isinstance(node.op, Shape) and None not in inputs[0].type.shape:
+        return [pt.constant(np.array(inputs[0].type.shape, dtype="int64"))]
+    if isinstance(node.op, Shape_i) and inputs[0].type.shape[node.op.i] is not None:
+        return [pt.constant(np.array(inputs[0].type.shape[node.op.i], dtype="int64"))]
+    if all(isinstance(i, Constant) and np.size(i.data) <= _FOLD for i in inputs):
+        return _folded(node, inputs)
+    if isinstance(node.op, OpFromGraph) and not isinstance(node.op, ELEMENTWISE + ALONG_AXES):
+        composed = node.op.make_node(*inputs)
+        known = {i: i for i in inputs}
+        return rebuild(inline_ofg_node(composed), known, fold, remake=True)
+    return None
+
+
+def _folded(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Evaluate a node of small integers, so that lengths and indices are known."""
+    new = node.op.make_node(*inputs)
+    for output in new.outputs:
+        shape = getattr(output.type, "shape", None)
+        if shape is None or None in shape or np.prod(shape) > _FOLD:
+            return new.outputs
+        if np.dtype(output.type.dtype).kind not in "iu":
+            return new.outputs
+    storage: list[list] = [[None] for _ in new.outputs]
+    new.op.perform(new, [i.data for i in inputs], storage)
+    return [o.type.make_constant(v) for o, [v] in zip(new.outputs, storage, strict=True)]
+
+
+def tensor_input(name: str | None, dtype: str | np.dtype, shape: Sequence[int | None]) -> Variable:
+    """Return a new graph input (unlike `pt.tensor`, any name will do)."""
+    return TensorType(dtype, shape=tuple(shape))(name)
+
+
+def on_disk(value: Any) -> bool:
+    """Whether this stands for an array that is on disk, and is never read as a whole."""
+    return getattr(value, "on_disk", False)
+
+
+class ReadsAllRows(Exception):
+    """A graph of columns that are on disk, which would have to be evaluated as a whole.
+
+    It has `outputs`, what was to be evaluated, and `columns`, placeholders of those that it reads.
+    """
+
+    def __init__(self, outputs: Sequence[Variable], columns: Sequence[Variable]) -> None:
+        self.columns = list(columns)
+        self.outputs = [v for v in outputs if not set(ancestors([v])).isdisjoint(columns)]
+        super().__init__(", ".join(str(c) for c in columns))
+
+
+def depends_on(outputs: Sequence[Variable], sources: Sequence[Variable]) -> set[Variable]:
+    """Return the variables above `outputs` whose value, not only shape, depends on `sources`."""
+    dependent = set(sources)
+    for node in toposort(outputs):
+        if isinstance(node.op, Shape | Shape_i):
+            continue
+        if any(i in dependent for i in node.inputs):
+            dependent.update(node.outputs)
+    return dependent
+
+
+def evaluate(
+    outputs: Sequence[Variable], givens: Mapping[Variable, np.ndarray]
+) -> list[np.ndarray]:
+    """Evaluate without compiling or hashing large constants; `ReadsAllRows` of columns on disk."""
+    inputs = [v for v in ancestors(outputs) if v in givens]
+    stored = [v for v in inputs if on_disk(givens[v])]
+    if stored:
+        raise ReadsAllRows(outputs, stored)
+    return numpy_function(inputs, outputs)(*(givens[v] for v in inputs))
+
+
+def numpy_function(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> "NumpyFunction":
+    """Return a function that calls NumPy Op by Op: nothing is compiled, warnings are silent."""
+    return NumpyFunction(inputs, rebuild(outputs, {v: v for v in inputs}, _vectorised))
+
+
+def stable(output: Variable) -> Variable:
+    """Return a graph in the form in which PyTensor evaluates it without losing digits."""
+    return rewrite_graph(output, include=("canonicalize", "stabilize"), clone=True)
+
+
+class NumpyFunction:
+    """A function that several threads may call at once, and that can be pickled.
+
+    PyTensor's own functions are for one thread: as many are made as threads call at once. An Op
+    with a graph inside has one function for all of them: threads take turns where one is left.
+    """
+
+    def __init__(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
+        self._inputs, self._outputs = list(inputs), list(outputs)
+        cores = (getattr(node.op, "core_op", node.op) for node in toposort(self._outputs))
+        shared = any(isinstance(op, HasInnerGraph) for op in cores)
+        self._turn = _inner if shared else nullcontext()
+        self._free = [self._made()]
+
+    def __reduce__(self) -> tuple:
+        return NumpyFunction, (self._inputs, self._outputs)
+
+    def __call__(self, *arguments: np.ndarray) -> list[np.ndarray]:
+        """Evaluate."""
+        try:
+            function = self._free.pop()
+        except IndexError:
+            function = self._made()
+        try:
+            with np.errstate(all="ignore"), self._turn:
+                return function(*arguments)
+        finally:
+            self._free.append(function)
+
+    def _made(self) -> Callable:
+        # Without C, with which PyTensor would link Ops inside of others.
+        with _making, without_c():
+            return pytensor.function(
+                self._inputs, self._outputs, mode=PYTHON_MODE, on_unused_input="ignore"
+            )
+
+
+_making, _inner = threading.Lock(), threading.RLock()
+
+
+# NumPy's limit is 32 with the result.
+_OPERANDS = 30
+
+
+def _vectorised(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Replace scalar Ops that are loops in Python, or do not convert their inputs as code does.
+
+    Composed Ops are replaced by the graph inside.
+    """
+    if isinstance(node.op, OpFromGraph):
+        composed = apply_op(node.op, inputs)[0].owner
+        return rebuild(inline_ofg_node(composed), {i: i for i in inputs}, _vectorised, remake=True)
+    if not isinstance(node.op, Elemwise):
+        return None
+    if isinstance(node.op.scalar_op, ScalarLoop):
+        return FastLoop(node.op.scalar_op).make_node(*inputs).outputs
+    x, *rest = inputs
+    match elemwise_name(node):
+        case "Second":
+            new = pt.switch(np.True_, rest[0], x)
+        case "Clip":
+            new = pt.minimum(pt.maximum(x, rest[0]), rest[1])
+        case "Softplus":
+            new = pt.maximum(x, 0) + pt.log1p(pt.exp(-abs(x)))
+        case "Add" | "Mul" if len(inputs) > 2:  # two at a time, small integers overflow
+            dtype = node.outputs[0].type.dtype
+            parts = [i.astype(dtype) for i in inputs]
+            while len(parts) > _OPERANDS:
+                parts = [node.op(*parts[:_OPERANDS]), *parts[_OPERANDS:]]
+            return [node.op(*parts)]
+        case "Log1mexp":
+            new = pt.switch(x < -np.log(2), pt.log1p(-pt.exp(x)), pt.log(-pt.expm1(x)))
+        case _:
+            return None
+    return [new.astype(node.outputs[0].type.dtype)]
+
+
+def is_constant(var: Variable, value: float, tolerance: float = 0.0) -> bool:
+    """Whether `var` is the constant `value`, up to broadcasting and a tolerance."""
+    while var.owner is not None:
+        if elemwise_name(var.owner) == "Second":
+            var = var.owner.inputs[1]
+        elif isinstance(var.owner.op, DimShuffle | Alloc):
+            var = var.owner.inputs[0]
+        else:
+            return False
+    if not isinstance(var, Constant) or np.ndim(var.data) > 1:
+        return False
+    found = np.asarray(var.data, dtype=float)
+    return bool(np.allclose(found, value, rtol=0.0, atol=tolerance))
+
+
+def elemwise_name(node: Apply | None) -> str | None:
+    """Name of the scalar Op of an Elemwise node."""
+    if node is not None and isinstance(node.op, Elemwise):
+        return type(node.op.scalar_op).__name__
+    return None
+
+
+def index_entries(node: Apply, inputs: Sequence[Variable] = ()) -> list:
+    """Return what indexes each axis of an array, slices, numbers or arrays, of other inputs too."""
+    x, *rest = inputs or node.inputs
+    index = rest[len(rest) - node.op.n_index_vars :]
+    entries = unflatten_index_variables(index, node.op.idx_list)
+    return [*entries, *[slice(None)] * (x.type.ndim - len(entries))]
+
+
+def is_product(node: Apply | None) -> bool:
+    """Whether a node multiplies matrices, vectors or stacks of them."""
+    op = None if node is None else node.op
+    return isinstance(op, Dot) or (isinstance(op, Blockwise) and isinstance(op.core_op, Dot))
+
+
+def specialised(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> FunctionGraph:
+    """Copy graphs and rewrite them as for compilation, without joining Ops or memory.
+
+    The graphs of Ops that are made of graphs take their place.
+    """
+    fgraph = FunctionGraph(list(inputs), list(outputs), clone=True)
+    rewrite_graph(
+        fgraph,
+        include=("canonicalize", "stabilize", "specialize"),
+        exclude=("fusion", "inplace", "BlasOpt"),
+    )
+    while symbolic := [n for n in fgraph.toposort() if isinstance(n.op, OpFromGraph)]:
+        for node in symbolic:
+            pairs = zip(node.outputs, inline_ofg_node(node), strict=True)
+            fgraph.replace_all(pairs, import_missing=True)
+    MergeOptimizer().rewrite(fgraph)
+    return fgraph
+
+
+def freeze(
+    outputs: Sequence[Variable], dependent: set[Variable], arrays: Mapping[Variable, np.ndarray]
+) -> dict[Variable, Variable]:
+    """Return constants for the largest data-only parts of graphs."""
+    used = [i for n in toposort(outputs) if n.outputs[0] in dependent for i in n.inputs]
+    fixed = [
+        v
+        for v in dict.fromkeys([*outputs, *used])
+        if v not in dependent and any(a in arrays for a in ancestors([v]))
+    ]
+    values = evaluate(fixed, arrays)
+    return {v: pt.constant(np.asarray(x, v.type.dtype)) for v, x in zip(fixed, values, strict=True)}

@@ -1,0 +1,340 @@
+r"""Taylor coefficients of row functions over intervals.
+
+While the inputs of a row's function vary within intervals around x, by at most v either way in each
+direction, its coefficients along any such direction are enclosed: elements are
+:math:`(f, f', f''/2!, f'''/3!)` of :math:`t \mapsto f(x + t v)`, each an interval, which Ops carry
+on as they do power series [1]_. This takes one walk over the log-likelihood, where derivatives
+in each combination of ten inputs would be 220 graphs.
+
+A function with a kink or a jump within the intervals has no bounded coefficients: it may differ
+from its Taylor expansion by more than they say. `pieces` tells where it has none.
+
+References
+----------
+.. [1] A. Griewank and A. Walther (2008). Evaluating Derivatives, second edition. SIAM, chapter 13;
+   R. E. Moore, R. B. Kearfott and M. J. Cloud (2009). Introduction to Interval Analysis. SIAM,
+   section 9.3.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, reduce
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.scalar.basic import BinaryScalarOp, UnaryScalarOp
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
+
+from pymc_subsample.graph.concrete import ALONG_AXES, UNDIFFERENTIABLE
+from pymc_subsample.graph.interpreter import NoForm, array_of, axes_of
+from pymc_subsample.graph.intervals import EVERYTHING, Enclosure, applied, enclose
+from pymc_subsample.graph.pieces import JUMPS, KINKS
+from pymc_subsample.graph.scalars import Scalars
+
+# Largest sizes of the third and the fourth cumulant of a variable with values from 0 to 1.
+_THIRD, _FOURTH = np.sqrt(3.0) / 18.0, 1.0 / 8.0
+_ZERO = Enclosure(0.0, 0.0)
+# Ops that are constant but for jumps: of what they decide on, if they are truths.
+_TRUTHS = {"AND", "EQ", "GE", "GT", "Invert", "IsInf", "IsNan", "LE", "LT", "NEQ", "OR"}
+
+
+class Jet:
+    """Intervals of the coefficients, from order 0 up; None is zero."""
+
+    def __init__(self, value: Enclosure, *others: Enclosure | None):
+        self.value, self.others = value, others
+
+    @property
+    def at(self) -> tuple[Enclosure | None, ...]:
+        """All coefficients."""
+        return self.value, *self.others
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it doesn't change along any direction."""
+        return all(c is None for c in self.others)
+
+
+def enclose_coefficient(
+    output: Variable, inputs: Sequence[Variable], order: int
+) -> Callable[..., np.ndarray]:
+    """Return a function that bounds the size of a coefficient of a vector graph over rows.
+
+    It takes what encloses the inputs, the intervals of directions, None for inputs that stay, and
+    what `Pieces.joined` says of the graph. It raises `NoForm` if some Op has no form for one row or
+    no rule.
+    """
+
+    def bound(
+        values: Sequence[Enclosure],
+        directions: Sequence[Enclosure | None],
+        joined: Mapping[Apply, np.ndarray],
+    ) -> np.ndarray:
+        rest = (None,) * (order - 1)
+        given = zip(inputs, values, directions, strict=True)
+        known = {v: array_of([Jet(x, d, *rest)], (1,)) for v, x, d in given}
+        with np.errstate(all="ignore"):
+            [found] = _Jets(known, order, joined).evaluate([output])
+        last = found.item().at[order]
+        return np.zeros(1) if last is None else last.size
+
+    return bound
+
+
+def _sum(*terms: Enclosure | None) -> Enclosure | None:
+    left = [t for t in terms if t is not None]
+    if len(left) < 2:
+        return left[0] if left else None
+    return Enclosure(sum(t.low for t in left), sum(t.high for t in left))
+
+
+def _product(*factors: Enclosure | None) -> Enclosure | None:
+    known = [f for f in factors if f is not None]
+    if len(known) < len(factors):
+        return None
+    # The square of what is the same is not negative, as `applied` knows.
+    return reduce(lambda x, y: applied(pt.mul.scalar_op, [x, y])[0], known)
+
+
+def _times(number: float, x: Enclosure | None) -> Enclosure | None:
+    return _product(Enclosure(number, number), x)
+
+
+def _hull(*parts: Enclosure | None) -> Enclosure | None:
+    if all(p is None for p in parts):
+        return None
+    full = [_ZERO if p is None else p for p in parts]
+    low, high = np.broadcast_arrays(*(p.low for p in full)), [p.high for p in full]
+    return Enclosure(np.minimum.reduce(low), np.maximum.reduce(np.broadcast_arrays(*high)))
+
+
+@cache
+def _derivatives(op: Op, order: int, count: int) -> Callable:
+    """Return what encloses a function and its derivatives in the last of its arguments."""
+    inputs = [pt.vector(dtype="float64") for _ in range(count)]
+    found = [Elemwise(op)(*inputs)]
+    for _ in range(order):
+        found.append(pt.grad(found[-1].sum(), inputs[-1], disconnected_inputs="ignore"))
+    return enclose(found, inputs)
+
+
+class _Jets(Scalars):
+    """Arrays of jets."""
+
+    def __init__(
+        self, known: dict[Variable, np.ndarray], order: int, joined: Mapping[Apply, np.ndarray]
+    ):
+        super().__init__(known, self._jet)
+        self._order, self._joined = order, joined
+
+    def _number(self, x: Any) -> Jet:
+        return self._constant(Enclosure(float(x), float(x)))
+
+    def _constant(self, x: Enclosure) -> Jet:
+        return Jet(x, *(None,) * self._order)
+
+    def _integer(self, element: Jet) -> int:
+        low, high = element.value.low, element.value.high
+        if not element.fixed or np.ndim(low) or low != high:
+            raise NoForm
+        return int(low)
+
+    # Sums of exponentials: their logarithm has cumulants for derivatives, which are bounded.
+
+    def _results(self, node: Apply) -> list[np.ndarray]:
+        if node in self._joined:
+            arrays = np.broadcast_arrays(*map(self.value, node.inputs))
+            parts = zip(*(a.flat for a in arrays), strict=True)
+            joined = self._joined[node]
+            return [array_of((self._switch(p, joined) for p in parts), arrays[0].shape)]
+        if not isinstance(node.op, ALONG_AXES):
+            return super()._results(node)
+        x = self.value(node.inputs[0])
+        axes = axes_of(node.op.axis, x.ndim)
+        total = self._joined_along(x, axes, self._log_total)
+        if isinstance(node.op, LogSumExp):
+            return [total]
+        [found] = self._elementwise(pt.sub.scalar_op, [x, np.expand_dims(total, axes)])
+        if isinstance(node.op, Softmax) and not isinstance(node.op, LogSoftmax):
+            [found] = self._elementwise(pt.exp.scalar_op, [found])
+        return [found]
+
+    def _log_total(self, terms: np.ndarray) -> Jet:
+        ends = [
+            np.logaddexp.reduce(np.broadcast_arrays(*(getattr(t.value, e) for t in terms)))
+            for e in ("low", "high")
+        ]
+        value = Enclosure(*ends)
+        orders = zip(*(t.others for t in terms), strict=True)
+        # Means over terms, in any proportions, of their own coefficients, and joint cumulants.
+        means = [_hull(*parts) for parts in orders]
+        found = list(means)
+        one, two, three = (
+            np.zeros(1) if m is None else m.high - m.low for m in [*means, None, None, None][:3]
+        )
+        if len(means) > 1:
+            found[1] = _sum(means[1], Enclosure(np.zeros(1), one**2 / 8))
+        if len(means) > 2:
+            third = _THIRD * one**3 / 6 + one * two / 4
+            found[2] = _sum(means[2], Enclosure(-third, third))
+        if len(means) > 3:
+            # Half the variance of coefficients of order 2 is not negative.
+            fourth = _FOURTH * one**4 / 24 + one**2 * two / 8 + one * three / 4
+            found[3] = _sum(means[3], Enclosure(-fourth, fourth + two**2 / 8))
+        return Jet(value, *found)
+
+    # Scalar Ops
+
+    def _jet(self, op: Op, elements: Sequence) -> list[Jet]:
+        # An index is compared with numbers.
+        x = [e if isinstance(e, Jet) else self._number(e) for e in elements]
+        if all(e.fixed for e in x):
+            return [self._constant(c) for c in applied(op, [e.value for e in x])]
+        name = type(op).__name__
+        match name:
+            case "Add":
+                total = map(_sum, *(e.at for e in x)) if len(x) > 1 else x[0].at
+                return [self._series(total)]
+            case "Sub":
+                return self._jet(pt.add.scalar_op, [x[0], self._scaled(-1.0, x[1])])
+            case "Neg":
+                return [self._scaled(-1.0, x[0])]
+            case "Sqr":
+                return [self._multiplied(x[0], x[0])]
+            case "Mul":
+                result = x[0]
+                for other in x[1:]:
+                    result = self._multiplied(result, other)
+                return [result]
+            case "TrueDiv":
+                [inverse] = self._jet(pt.reciprocal.scalar_op, [x[1]])
+                return [self._multiplied(x[0], inverse)]
+            case "Pow":
+                return [self._power(*x)]
+            case "Second":
+                return [x[1]]
+            case "Switch":
+                return [self._switch(x)]
+            case "Cast" if op.o_type.dtype.startswith("float"):
+                return [x[0]]
+            case _ if name == "Cast" or name in _TRUTHS | JUMPS:
+                [value] = applied(op, [e.value for e in x])
+                return [self._broken(self._constant(value), value.low < value.high)]
+        if isinstance(op, UnaryScalarOp | BinaryScalarOp) and name not in KINKS:
+            return [self._composed(op, *x)]
+        raise NoForm
+
+    @staticmethod
+    def _series(coefficients: Iterable[Enclosure | None]) -> Jet:
+        value, *others = coefficients
+        return Jet(_ZERO if value is None else value, *others)
+
+    def _scaled(self, number: float, x: Jet) -> Jet:
+        return self._series(_times(number, c) for c in x.at)
+
+    def _multiplied(self, x: Jet, y: Jet) -> Jet:
+        found = []
+        for k in range(self._order + 1):
+            if x is y:
+                pairs = [_times(2.0, _product(x.at[i], x.at[k - i])) for i in range((k + 1) // 2)]
+                pairs += [_product(x.at[k // 2], x.at[k // 2])] if k % 2 == 0 else []
+            else:
+                pairs = [_product(x.at[i], y.at[k - i]) for i in range(k + 1)]
+            found.append(_sum(*pairs))
+        return self._series(found)
+
+    def _composed(self, op: Op, *inputs: Jet) -> Jet:
+        """Return a function of a series (Faa di Bruno), whose other arguments are fixed."""
+        *others, x = inputs
+        if not all(o.fixed for o in others):
+            raise NoForm
+        try:
+            found = _derivatives(op, self._order, len(inputs))([i.value for i in inputs])
+            value, *slopes = found
+        except UNDIFFERENTIABLE as error:
+            raise NoForm from error
+        return self._chained(value, slopes, x)
+
+    def _broken(self, x: Jet, where: np.ndarray) -> Jet:
+        """Return a jet whose coefficients are not bounded in some rows."""
+        if not np.any(where):
+            return x
+        truth = Enclosure(where, where)
+        others = [
+            applied(pt.switch.scalar_op, [truth, EVERYTHING, c or _ZERO])[0] for c in x.others
+        ]
+        return Jet(x.value, *others)
+
+    def _chained(self, value: Enclosure, slopes: Sequence[Enclosure], x: Jet) -> Jet:
+        one, *others = x.others
+        first = slopes[0]
+        found = [_product(first, one)]
+        if others:
+            found.append(
+                _sum(_product(first, others[0]), _times(0.5, _power_of(slopes[1], one, 2)))
+            )
+        if len(others) > 1:
+            found.append(
+                _sum(
+                    _product(first, others[1]),
+                    _product(slopes[1], one, others[0]),
+                    _times(1 / 6, _power_of(slopes[2], one, 3)),
+                )
+            )
+        if len(others) > 2:
+            curved = None if one is None else _power_of(others[0], one, 2)
+            found.append(
+                _sum(
+                    _product(first, others[2]),
+                    _product(slopes[1], one, others[1]),
+                    _times(0.5, _power_of(slopes[1], others[0], 2)),
+                    _times(0.5, _product(slopes[2], curved)),
+                    _times(1 / 24, _power_of(slopes[3], one, 4)),
+                )
+            )
+        return Jet(value, *found)
+
+    def _power(self, x: Jet, exponent: Jet) -> Jet:
+        low, high = exponent.value.low, exponent.value.high
+        if exponent.fixed and not np.ndim(low) and low == high:
+            p, factor = float(low), 1.0
+            slopes: list[Enclosure] = []
+            for k in range(self._order + 1):
+                at = Enclosure(p - k, p - k)
+                [power] = applied(pt.pow.scalar_op, [x.value, at])
+                factors = [Enclosure(factor, factor), power]
+                slopes += applied(pt.mul.scalar_op, factors) if factor else [_ZERO]
+                factor *= p - k
+            return self._chained(slopes[0], slopes[1:], x)
+        [log] = self._jet(pt.log.scalar_op, [x])
+        return self._composed(pt.exp.scalar_op, self._multiplied(exponent, log))
+
+    def _switch(self, parts: Sequence[Jet], joined: np.ndarray | np.bool_ = np.False_) -> Jet:
+        """Return either of two, which break off where it is open which, unless they are joined."""
+        condition, x, y = parts
+        c = condition.value
+        first, second = (c.low > 0) | (c.high < 0), (c.low == 0) & (c.high == 0)
+
+        def chosen(a: Enclosure | None, b: Enclosure | None) -> Enclosure | None:
+            if a is None and b is None:
+                return None
+            return applied(pt.switch.scalar_op, [c, a or _ZERO, b or _ZERO])[0]
+
+        if np.all(first):
+            return x
+        if np.all(second):
+            return y
+        value = chosen(x.value, y.value) or _ZERO
+        found = Jet(value, *map(chosen, x.others, y.others))
+        return self._broken(found, ~(first | second | joined))
+
+
+def _power_of(slope: Enclosure | None, x: Enclosure | None, power: int) -> Enclosure | None:
+    """Return a slope times a power of what may be zero."""
+    if x is None:
+        return None
+    [raised] = applied(pt.pow.scalar_op, [x, Enclosure(float(power), float(power))])
+    return _product(slope, raised)

@@ -1,0 +1,123 @@
+"""Quantities of all rows of which a likelihood reads some: ``eta[event]``, ``eta[:n_events]``.
+
+Each of its rows is computed from the selected rows of the data alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.type_other import NoneTypeT
+
+from pymc_subsample.graph.concrete import (
+    depends_on,
+    evaluate,
+    fold,
+    index_entries,
+    on_disk,
+    rebuild,
+    tensor_input,
+)
+from pymc_subsample.model.batch import batch_graph
+from pymc_subsample.model.columns import row_number_test
+from pymc_subsample.model.errors import CoupledRows, TallModelError
+from pymc_subsample.model.trace import RowTrace
+
+
+def select_in_data(
+    outputs: Sequence[Variable], arrays: dict[Variable, np.ndarray], values: Sequence[Variable]
+) -> list[Variable]:
+    """Move selections of rows from quantities that depend on parameters to the data behind them.
+
+    `arrays`, the data of the placeholders, gains the selected rows of columns; `values` are the
+    placeholders of the value variables.
+    """
+    selected: dict[tuple, Variable] = {}
+
+    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        indexes = isinstance(node.op, AdvancedSubtensor | Subtensor)
+        where = _selection(node, inputs, arrays, set(values)) if indexes else None
+        if where is not None:
+            dependent = depends_on([inputs[0]], values)
+            with suppress(CoupledRows, TallModelError):
+                return [_of_selected_rows(inputs[0], *where, dependent, arrays, selected)]
+        return fold(node, inputs)
+
+    return rebuild(outputs, {v: v for v in [*arrays, *values]}, hook)
+
+
+def _selection(
+    node: Apply,
+    inputs: list[Variable],
+    arrays: Mapping[Variable, np.ndarray],
+    values: set[Variable],
+) -> tuple[int, np.ndarray | slice] | None:
+    """Return the axis and the rows that an index selects once each at most, or None."""
+    x = inputs[0]
+    if None in x.type.shape or values.isdisjoint(ancestors([x])) or x in values:
+        return None
+    entries = index_entries(node, inputs)
+    chosen = [i for i, e in enumerate(entries) if e != slice(None)]
+    if len(chosen) != 1:
+        return None
+    [axis] = chosen
+    entry = entries[axis]
+    length = x.type.shape[axis]
+    if isinstance(entry, slice):
+        ends = [_number(e) for e in (entry.start, entry.stop, entry.step)]
+        return None if "unknown" in ends else (axis, slice(*ends))
+    if isinstance(entry, int) or entry.type.ndim != 1:
+        return None
+    roots = [v for v in ancestors([entry]) if v.owner is None]
+    if any(v not in arrays and not isinstance(v, Constant) for v in roots):
+        return None
+    stored = any(on_disk(arrays.get(v)) for v in roots)
+    if stored and entry.type.shape != (None,):
+        return None  # of columns on disk: a group's
+    [rows] = evaluate([entry], arrays)
+    rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+    if not len(rows) or rows.min() < -length or rows.max() >= length:
+        return None
+    # An index that repeats rows is a group's, for which the group's quantity is computed once.
+    return (axis, rows) if len(np.unique(rows % length)) == len(rows) else None
+
+
+def _number(end: Any) -> int | str | None:
+    if end is None or isinstance(end, int):
+        return end
+    if isinstance(end, Constant):
+        return None if isinstance(end.type, NoneTypeT) else int(end.data)
+    return "unknown"
+
+
+def _of_selected_rows(
+    x: Variable,
+    axis: int,
+    rows: np.ndarray | slice,
+    dependent: set[Variable],
+    arrays: dict[Variable, np.ndarray],
+    selected: dict[tuple, Variable],
+) -> Variable:
+    """Compute `x` from the selected rows of its columns; `CoupledRows` if that cannot be done."""
+    trace = RowTrace(lambda v: v not in dependent, row_number_test(arrays))
+    trace.follow(x, axis)
+    columns = [v for v in trace.axes if v.owner is None or trace.stop(v)]
+    if not columns or any(v in dependent for v in columns):
+        raise CoupledRows(x.owner)
+    trace.refuse_reductions(dependent, x.type.shape[axis])
+    graph = batch_graph([x], trace, dependent, arrays)
+    known: dict[Variable, Variable] = dict(graph.parameters)
+    for new, old in graph.columns.items():
+        own = trace.axes[old]
+        key = (old, own, str(rows) if isinstance(rows, slice) else rows.tobytes())
+        if key not in selected:
+            value = arrays[old] if old in arrays else evaluate([old], arrays)[0]
+            value = value[(*[slice(None)] * own, rows)]
+            selected[key] = tensor_input(old.name, value.dtype, value.shape)
+            arrays[selected[key]] = value
+        known[new] = selected[key]
+    return rebuild(graph.outputs, known, fold, remake=True)[0]

@@ -1,0 +1,1 @@
+"""What is made of a run: report, audit, comparison, prediction, pictures."""

@@ -1,0 +1,279 @@
+"""Steps that are tried one after the other, while that costs little beside the run it is for."""
+
+from dataclasses import replace
+from time import thread_time
+from typing import Any
+
+import numpy as np
+import pymc as pm
+
+from pymc_subsample.chain import all_rows
+from pymc_subsample.chain.beside import OutgrownError
+from pymc_subsample.chain.notices import held_back
+from pymc_subsample.chain.step import SubsampledStep
+from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, numpy_function
+from pymc_subsample.model import TallModelError
+from pymc_subsample.results.advise.decision import (
+    AllRows,
+    code,
+    compared,
+    exact_may_take,
+    on_all_rows,
+    preferred,
+)
+from pymc_subsample.results.advise.pilot import Pilot, run_pilot
+from pymc_subsample.results.advise.result import EXACT, Advice, Option
+from pymc_subsample.samplers.firefly.step import FireflyMC
+from pymc_subsample.samplers.gibbs.step import AusterityGibbs
+from pymc_subsample.samplers.gradients.presets import SGHMC, SGLD
+from pymc_subsample.samplers.hmc_ecs.step import HMCECS
+from pymc_subsample.samplers.minibatch.austerity import AusterityMH
+from pymc_subsample.samplers.minibatch.barker import MinibatchBarkerMH
+from pymc_subsample.samplers.minibatch.confidence import ConfidenceMH
+from pymc_subsample.samplers.scalable.step import FEW_ACCEPTED, ScalableMH
+
+_KINDS: tuple[type[SubsampledStep], ...] = (
+    HMCECS, ScalableMH, FireflyMC, SGHMC, MinibatchBarkerMH, AusterityMH, ConfidenceMH, SGLD,
+)  # fmt: skip
+AVAILABLE = {kind.__name__: kind for kind in _KINDS}
+# Tried unless others are named: the one whose set-up is the shorter before the other.
+_FIRST = ("HMCECS", "ScalableMH")
+# Of a run, what its pilot and the projection beside it may take, and seconds that nobody minds.
+_SHARE, _LEAST = 0.1, 0.2
+# Share of that for a pilot's draws.
+_OF_DRAWS = 0.4
+# Set-up of ScalableMH over that of HMCECS: 1 to 5 in trials, twice usually; up to 50 where the cube
+# of the number of parameters is many times the number of rows, of which rows then accept little.
+_DEARER, _DEAREST, _CROWDED = 2.0, 50.0, 20.0
+# Seconds beyond a run that a set-up is tried for, whatever comes of it.
+_TRIED = 3.0
+# Gradients per draw of NUTS that are usual.
+USUAL = 15
+_CROWD = "too many parameters for so few rows"
+_FEW = f"it would accept only about {{:.0%}} of its proposals, with {_CROWD}"
+_DEAR = "its set-up would take too long beside the run"
+_UNTRIED = "no trial of it was possible, and it takes the gradients of the step that was tried"
+
+
+class Trials:
+    """Steps of one model as they are tried, given arguments of all, and what is known before."""
+
+    def __init__(
+        self, model: pm.Model, given: dict[str, Any], empty: Advice, seconds: float, seed: int
+    ) -> None:
+        self.model, self.given, self.empty = model, given, empty
+        self.seconds, self.seed = seconds, seed
+        self.found: list[Advice] = []
+        self.others: dict[str, Option] = {}
+        self._refusals: dict[str, Exception] = {}
+        # The first step that was set up whole, its seconds, and all rows beside it.
+        self._first: SubsampledStep | None = None
+        self._setup = 0.0
+        self._full: AllRows | None = None
+
+    def advice(self, chosen: list[str] | None) -> Advice:
+        """Try some steps, or those that it takes, and choose."""
+        for name in chosen or _FIRST:
+            if chosen is None and self.found and (note := self._unworthy()):
+                self.others[name] = Option(name, name in EXACT, "untried", note=note)
+                continue
+            try:
+                self._try(AVAILABLE[name], asked=chosen is not None)
+            except (TallModelError, OutgrownError) as refusal:
+                self._refuse(name, refusal)
+                if isinstance(refusal.__cause__, UNDIFFERENTIABLE):
+                    refuse_bad_start(self.model, refusal)
+                    if chosen is None:
+                        for other in (*_FIRST, "FireflyMC", "SGHMC", "SGLD"):
+                            self._refuse(other, refusal)
+                        self._try(MinibatchBarkerMH, asked=True, control_variate_order=None)
+                        break
+        if not self.found:
+            name, error = next(iter(self._refusals.items()))
+            refuse_bad_start(self.model, error)
+            reason = f"{name} refuses the model. {error}"
+            return self._with_options(on_all_rows(self.empty, reason))
+        advice, said = preferred(self.found), []
+        exact = self.others.get("ScalableMH")
+        if exact is not None and advice.recommendation == "HMCECS":
+            untried = f"ScalableMH, which is exact, was not tried: {exact.note}."
+            refused, *_ = exact.note.split(" Use HMCECS")
+            said += [refused if exact.status == "refused" else untried]
+        if len(self._modes) > 1:
+            said += [
+                "The posterior has at least two modes, and a chain of any sampler may see only one."
+            ]
+        return self._with_options(replace(advice, reason=" ".join([advice.reason, *said])))
+
+    @property
+    def _modes(self) -> list:
+        search = None if self._first is None else self._first._search
+        return [] if search is None else list(search.modes)
+
+    def _refuse(self, name: str, refusal: Exception) -> None:
+        self._refusals[name] = refusal
+        self.others[name] = Option(name, name in EXACT, "refused", note=str(refusal))
+
+    def _unworthy(self) -> str:
+        """Say why `ScalableMH` is not worth its set-up, if it is not, by how the first step did."""
+        [first] = self.found
+        full, setup = first.full_seconds, self._setup
+        if not all_rows.pays(setup, full, first.full_bound):
+            return "no step could save enough"
+        best = min(full, first.seconds) if first.passed else np.inf
+        if self.empty.parameters**3 > _CROWDED * first.rows:
+            return _CROWD if _DEAREST * setup > _SHARE * best else ""
+        most = max(exact_may_take(best), best + _TRIED)
+        return _DEAR if _DEARER * setup > most else ""
+
+    def _try(self, kind: type[SubsampledStep], asked: bool, **options: Any) -> None:
+        """Make a step, run its pilot, and keep what it comes to."""
+        first, given = self._first, self.given | options
+        shared = {} if first is None or len(self._modes) > 1 else {"reference": first}
+        step, setup = made(kind, self.model, given, **shared)
+        if first is None:
+            self._first, self._setup = step, setup
+        elif shared and step.prepared is not None:  # it need not search what the first one found
+            setup += first.seconds_to_reference - step.seconds_to_reference
+            step.prepared = replace(step.prepared, search=first._search)
+        known: dict[str, Any] = {}
+        if isinstance(step, HMCECS):
+            moments, m = step.moments, step.subsample_size
+            known["loglik_variance"] = float(np.max(moments.variance(m)))
+            known["perturbation"] = float(np.max(moments.perturbation(m)))
+        if isinstance(step, ScalableMH) and not asked:
+            share = step.predicted_acceptance
+            if share < FEW_ACCEPTED:
+                note = _FEW.format(share)
+                self.others["ScalableMH"] = Option("ScalableMH", True, "untried", note=note)
+                return
+        with all_rows.quiet():
+            per_draw = all_rows.seconds_per_draw(self.model, step, self.seed)[0]
+        spare = max(_SHARE * (setup + 2 * all_rows.DRAWS * per_draw), _LEAST)
+        seconds = min(self.seconds, _OF_DRAWS * spare)
+        pilot = run_pilot(self.model, step, seconds, self.seed, per_draw)
+        if isinstance(step, HMCECS):
+            step.completed = False  # that chain was none of a run
+        if self._full is None:
+            self._full = self._projected(step, pilot, setup, (1 - _OF_DRAWS) * spare)
+        known |= {"tried": kind.__name__, "rows": step.n_rows}
+        found = compared(replace(self.empty, **known), pilot, given, setup, self._full)
+        ready = step if found.recommendation == found.tried else None
+        self.found.append(replace(found, step=ready))
+
+    def _projected(self, step: SubsampledStep, pilot: Pilot, setup: float, spare: float) -> AllRows:
+        """NUTS on all rows, of which a bound is enough where the step pays by that already.
+
+        Metropolis, with one pass per transition, in place of a step that has no gradients.
+        """
+        if step.prepared is None:
+            each = step.transitions_per_draw * all_rows.seconds_per_evaluation(step)
+            fixed = all_rows.COMPILE_SECONDS + all_rows.DRAWS * each
+            rate = pilot.ess_per_draw / each
+            return AllRows("pm.Metropolis", ("pm.sample", "pm.sample()"), rate, fixed)
+        start = thread_time()
+        each = all_rows.seconds_per_full_gradient(
+            step.expansion, step.prepared.reference, min(0.1, 0.2 * spare)
+        )
+        trial = all_rows.NutsTrial(self.model, step, self.seed)
+        spare -= thread_time() - start
+        wanted = self.empty.effective_draws
+        seconds = setup + all_rows.DRAWS * pilot.seconds_per_draw
+        seconds += wanted * pilot.seconds_per_draw / pilot.ess_per_draw
+        for more in (min(spare, self.seconds), 2 * self.seconds):
+            needed = trial.gradients(more)
+            if needed is None:
+                own = pilot.gradients_per_draw if pilot.gradients_per_draw > 0 else float(USUAL)
+                needed = all_rows.Gradients(own / pilot.ess_per_draw, own, _UNTRIED)
+            gradient = each * all_rows.LEAST_SLOWER / all_rows.SLOWER if needed.bound else each
+            found = AllRows(
+                all_rows.nuts()[0],
+                all_rows.nuts(),
+                1 / (needed.per_effective_draw * gradient),
+                all_rows.COMPILE_SECONDS + all_rows.DRAWS * needed.per_tuning_draw * gradient,
+                needed.bound,
+            )
+            if needed.bound != all_rows.CUT or all_rows.pays(
+                seconds, found.seconds(wanted), all_rows.CUT
+            ):
+                break
+        return found
+
+    def binary(self) -> Advice:
+        """Try Gibbs sampling of binary variables, on a growing batch and on all rows."""
+        try:
+            step, setup = made(AusterityGibbs, self.model, self.given)
+        except TallModelError as refusal:
+            refuse_bad_start(self.model, refusal)
+            self._refuse("AusterityGibbs", refusal)
+            reason = f"AusterityGibbs refuses the model. {refusal}"
+            return self._with_options(on_all_rows(self.empty, reason, ("pm.sample", "pm.sample()")))
+        exact, _ = made(AusterityGibbs, self.model, self.given, epsilon=0.0)
+        pilot, whole = (run_pilot(self.model, s, self.seconds, self.seed) for s in (step, exact))
+        against = "AusterityGibbs(epsilon=0)"
+        full = AllRows(
+            against,
+            (against, code("AusterityGibbs", {"epsilon": 0} | self.given)),
+            whole.ess_per_draw / whole.seconds_per_draw,
+            setup + all_rows.DRAWS * whole.seconds_per_draw,
+        )
+        empty = replace(self.empty, tried="AusterityGibbs", rows=step.n_rows)
+        found = compared(empty, pilot, self.given, setup, full)
+        self.found = [found]
+        chosen = step if found.recommendation == found.tried else exact
+        return self._with_options(replace(found, step=chosen))
+
+    def _with_options(self, advice: Advice) -> Advice:
+        """Add a line for every sampler."""
+        known = {found.tried: _option(found) for found in self.found} | self.others
+        for name in AVAILABLE if not self.model.discrete_value_vars else ():
+            known.setdefault(name, Option(name, name in EXACT, "untried"))
+        first = self.found[0] if self.found else advice
+        full = Option(
+            first.against or advice.recommendation,
+            True,
+            "projected" if self.found else "",
+            first.full_seconds,
+            bool(first.full_bound),
+            rows=first.rows or np.nan,
+            ess_per_second=first.full_ess_per_second,
+            note=first.full_bound and f"a lower bound, {first.full_bound}",
+        )
+        order = {name: k for k, name in enumerate(AVAILABLE)}
+        listed = sorted(known.values(), key=lambda o: order.get(o.sampler, -1))
+        return replace(advice, options=(*listed, full))
+
+
+def _option(found: Advice) -> Option:
+    return Option(
+        found.tried,
+        found.tried in EXACT,
+        "passed" if found.passed else "failed",
+        found.seconds,
+        setup_seconds=found.setup_seconds,
+        rows=found.subsample_size,
+        ess_per_second=found.ess_per_second,
+        note="" if found.passed else found.reason.split("checks: ")[-1],
+    )
+
+
+def made[Step: SubsampledStep](
+    kind: type[Step], model: pm.Model, given: dict[str, Any], **more: Any
+) -> tuple[Step, float]:
+    """Make a step; return it and the seconds that took. It says in a run what it has to say."""
+    start = thread_time()
+    with held_back() as unsaid:
+        step = kind(model=model, **given, **more)
+    step.unsaid = unsaid
+    return step, thread_time() - start
+
+
+def refuse_bad_start(model: pm.Model, refusal: Exception) -> None:
+    """Raise a refusal again where no sampler could run: the start is impossible."""
+    point, names = model.initial_point(), [v.name for v in model.value_vars]
+    try:
+        logp = numpy_function(model.value_vars, [model.logp()])(*map(point.get, names))
+    except Exception as error:
+        raise refusal from error
+    if not np.all(np.isfinite(logp)):
+        raise refusal

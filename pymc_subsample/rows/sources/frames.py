@@ -1,0 +1,93 @@
+"""Data frames of pandas and Dask; those of other libraries are read by Arrow."""
+
+from typing import Any
+
+import numpy as np
+
+from pymc_subsample.rows.row_store import glimpse
+from pymc_subsample.rows.sources.arrow_tables import arrow_blocks, arrow_identity
+from pymc_subsample.rows.sources.shared import BLOCK, Options, Reader, blocks, word
+from pymc_subsample.rows.writing import Blocks
+
+
+def is_pandas(data: Any) -> bool:
+    """Whether this is a DataFrame of pandas."""
+    return type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "iloc")
+
+
+def frame_identity(frame: Any, options: Options) -> dict[str, Any] | None:
+    """Return what identifies the rows of a data frame, None where that cannot be told."""
+    if not is_pandas(frame):
+        return arrow_identity(frame, options)
+    names = options.chosen(list(frame.columns), "the data frame")
+    digests = {}
+    for name in names:
+        column = frame[name]
+        if str(column.dtype) == "category":
+            words = [word(w) for w in column.cat.categories]
+            digests[name] = [glimpse(column.cat.codes.to_numpy()).hex(), words]
+        elif isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+            digests[name] = [str(column.dtype), glimpse(column.to_numpy()).hex()]
+        else:
+            return None
+    return {"kind": "pandas", "n_rows": len(frame), "digests": digests, **options.as_json()}
+
+
+def frame_blocks(frame: Any, options: Options) -> Blocks:
+    """Read a data frame; its index is left out. Those of other libraries are read by Arrow."""
+    if not is_pandas(frame):
+        return arrow_blocks(frame, options)
+    names = options.chosen(list(frame.columns), "the data frame")
+    readers = {name: _series(frame[name], options) for name in names}
+    slices = (frame.iloc[start : start + BLOCK] for start in range(0, len(frame), BLOCK))
+    parts = ((len(part), part) for part in slices)
+    return blocks(parts, readers, options, len(frame), "The data frame")
+
+
+def _series(column: Any, options: Options) -> Reader | str:
+    """Return a function of a part of a column and holes to count; or its type, without one."""
+    name, dtype, levels = column.name, column.dtype, options.levels
+    if str(dtype) == "category":
+        levels.declare(name, list(column.cat.categories))
+    elif name in options.categorical:
+        levels.declare(name)
+    elif not isinstance(dtype, np.dtype):
+        numeric = getattr(dtype, "kind", "O") in "biuf" and hasattr(dtype, "na_value")
+        return _nullable if numeric else str(dtype)
+    elif dtype.kind not in "biuf" or dtype.itemsize > 8:
+        return str(dtype)
+    else:
+        return lambda x, holes: x.to_numpy()
+
+    def coded(x: Any, holes: np.ndarray) -> np.ndarray:
+        x = x if str(x.dtype) == "category" else x.astype("category")
+        found = levels.seen(name, x.cat.codes.to_numpy(), list(x.cat.categories))
+        holes += found < 0
+        return found
+
+    return coded
+
+
+def _nullable(x: Any, holes: np.ndarray) -> np.ndarray:
+    """Read a column of pandas' own types, which has marks for what is missing."""
+    missing = x.isna().to_numpy(dtype=bool)
+    kind, size = x.dtype.kind, x.dtype.itemsize
+    dtype = np.dtype(bool) if kind == "b" else np.dtype(f"{kind}{size}")
+    if kind == "f":
+        return x.to_numpy(dtype=dtype, na_value=np.nan)
+    holes += missing
+    return x.to_numpy(dtype=dtype, na_value=0)
+
+
+def dask_blocks(frame: Any, options: Options) -> Blocks:
+    """Read a Dask data frame, one partition in memory at a time."""
+    if not (type(frame).__module__.startswith("dask") and hasattr(frame, "partitions")):
+        raise TypeError(
+            "from_dask takes a dask.dataframe.DataFrame, got "
+            f"{type(frame).__module__}.{type(frame).__name__}. Make one of an array by "
+            "dask.dataframe.from_dask_array."
+        )
+    kept = frame[options.chosen(list(frame.columns), "the data frame")]
+    computed = (kept.partitions[k].compute() for k in range(kept.npartitions))
+    found = (block for part in computed for block in frame_blocks(part, options)[0])
+    return found, None, options.levels

@@ -1,0 +1,1 @@
+"""The samplers, a folder each: step, kernel, checks."""

@@ -1,0 +1,1 @@
+"""Firefly Monte Carlo."""

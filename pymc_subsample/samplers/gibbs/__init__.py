@@ -1,0 +1,1 @@
+"""Austerity Gibbs sampling."""

@@ -1,0 +1,1 @@
+"""HMC with energy-conserving subsampling."""

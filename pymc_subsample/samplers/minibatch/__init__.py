@@ -1,0 +1,1 @@
+"""Metropolis-Hastings decided on minibatches: Barker, austerity, confidence."""

@@ -1,0 +1,185 @@
+"""The confidence sampler as a PyMC step method."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
+
+import numpy as np
+
+from pymc_subsample.chain import arguments
+from pymc_subsample.compiled.functions import Compiled
+from pymc_subsample.expansion.ranges import everywhere, nearby
+from pymc_subsample.expansion.reference import Reference
+from pymc_subsample.samplers.minibatch import largest_term as bounds
+from pymc_subsample.samplers.minibatch.decision_errors import Proposed
+from pymc_subsample.samplers.minibatch.decisions import confidence
+from pymc_subsample.samplers.minibatch.evidence import DECIDE
+from pymc_subsample.samplers.minibatch.proposals import Langevin
+from pymc_subsample.samplers.minibatch.step import MinibatchMH, SharedMH
+
+_BOUNDS = ("auto", "linear", "local", "full")
+_NO_TABLE = np.zeros((0, 0))
+# A log-ratio of this size, which rounding may make of exact control variates, misleads nobody.
+_ROUNDING = 1e-4
+
+
+class ConfidenceMH(MinibatchMH):
+    r"""Metropolis-Hastings decided by a concentration inequality on a growing batch.
+
+    Every decision agrees with exact MH's with probability at least 1 - delta, whatever the
+    distribution of the rows' log-ratios, given a bound on their size [1]_.
+
+    Parameters
+    ----------
+    delta : float, default 0.01
+        Probability of a wrong decision, at most.
+    batch_size : int, default 100
+        Rows to start with (at most all).
+    p : float, default 2
+        Look k spends (p - 1) / (p k^p) of delta.
+    gamma : float, default 2
+        Factor by which a batch grows.
+    inequality : {"bernstein-serfling", "bernstein", "hoeffding-serfling"}
+        Concentration inequality.
+    bound : {"auto", "linear", "local", "full"} or callable
+        Where the bound C on the rows' terms ``|log p(x_i | theta') - log p(x_i | theta)|`` (less
+        their control variates') comes from. "linear": from how far the linear predictors move,
+        where the likelihood's derivatives are bounded (logistic regression, for instance);
+        "local": the same within some posterior standard deviations of the reference, where
+        derivatives in up to four predictors are bounded by interval arithmetic (regressions
+        with an unknown scale, counts, survival times), and a pass over all rows for proposals
+        farther away; "full": a pass over all rows per proposal. Passes are counted in
+        `n_evaluations`. A callable ``bound(point, new_point)`` of value variables gives C itself;
+        the check at the end of a chain compares it with all rows on some proposals. "auto" takes
+        the first of "linear", "local" and "full" that exists.
+
+    References
+    ----------
+    .. [1] R. Bardenet, A. Doucet and C. Holmes (2014). Towards scaling up Markov chain Monte Carlo:
+       an adaptive subsampling approach. ICML, section 2.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.ConfidenceMH(delta=0.01), chains=4)
+    """
+
+    name = "confidence_mh"
+    _connected = (*MinibatchMH._connected, "_linear", "_reach", "_nearby")
+    _test = Compiled(confidence.decide, DECIDE, None)
+
+    def __init__(
+        self,
+        vars: Sequence | None = None,
+        *,
+        delta: float = 0.01,
+        p: float = 2.0,
+        gamma: float = 2.0,
+        inequality: str = "bernstein-serfling",
+        bound: str | Callable[[dict, dict], float] = "auto",
+        **above: Unpack[SharedMH],
+    ) -> None:
+        self.delta = arguments.between("delta", delta, 0.0, 1.0)
+        self.p = arguments.between("p", p, 1.0, np.inf)
+        self.gamma = arguments.between("gamma", gamma, 1.0, np.inf)
+        self.inequality = arguments.choice("inequality", inequality, confidence.INEQUALITIES)
+        self.bound = bound if callable(bound) else arguments.choice("bound", bound, _BOUNDS)
+        if callable(bound):
+            arguments.takes("bound", bound, "point", "new_point")
+        if callable(bound) and isinstance(above.get("proposal"), Langevin):
+            raise ValueError(
+                'bound: a function cannot be combined with Langevin proposals. Use bound="full" or '
+                '"linear".'
+            )
+        super().__init__(vars, **above)
+        if self.bound == "local" and self._local() is None:
+            raise ValueError(
+                'bound="local" needs control variates, a likelihood of at most four linear '
+                "predictors per row and derivatives that are bounded near the reference; this "
+                'model has not. Use bound="full", or give a function bound(point, new_point).'
+            )
+
+    def _connect(self) -> None:
+        super()._connect()
+        self._linear = self.expansion.slope() if self.bound in ("auto", "linear") else None
+        if self.bound == "linear" and self._linear is None:
+            raise ValueError(
+                'bound="linear" needs a likelihood with one linear predictor per row and bounded '
+                "derivatives in it (logistic regression, for instance); this model has not. Use "
+                'bound="full", or give a function bound(point, new_point).'
+            )
+
+        # Bounds of the rows that are not read always, and which these are; those near a reference.
+        self._reach: tuple[np.ndarray, Any] | None = None
+        self._nearby: tuple[Reference, np.ndarray, np.ndarray | None] | None = None
+
+    def _anywhere(self) -> Any:
+        """Bounds that hold wherever the chain goes, for rows with a bounded derivative."""
+        if self._reach is None or not np.array_equal(self._reach[0], self.always):
+            self._reach = self.always, everywhere(self.expansion, self.always)
+        return self._reach[1]
+
+    def _local(self) -> np.ndarray | None:
+        """Bounds near the reference of the chain, or None."""
+        at = self.reference
+        if at is None or self.bound == "full":
+            return None
+        known = self._nearby
+        if known is None or known[0] is not at or known[1] is not self.always:
+            found = nearby(self.expansion, at.center, at.curvature, self.always)
+            self._nearby = known = at, self.always, found
+        return known[2]
+
+    def _cause(self) -> str:
+        if not callable(self.bound) and self._linear is None:
+            if self._local() is not None:
+                return "Many are too far from the reference for a bound without a pass."
+            return (
+                "The bound itself takes a pass over all rows, which counts: give a function as "
+                "bound."
+            )
+        return "The bound on the rows' terms is too wide to decide on fewer."
+
+    def _remedies(self) -> list[str]:
+        return [f"decrease delta (now {self.delta:g})"]
+
+    def _settings(self) -> np.ndarray:
+        inequality = confidence.INEQUALITIES.index(self.inequality)
+        return np.array(
+            confidence.Settings(self.batch_size, self.delta, self.p, self.gamma, inequality)
+        )
+
+    @property
+    def _one_by_one(self) -> bool:
+        return callable(self.bound) or super()._one_by_one
+
+    def _bound(self, theta: np.ndarray, given: np.ndarray) -> bounds.Bound:
+        if callable(self.bound):
+            return bounds.Bound(bounds.GIVEN_BOUND, self._given_bound(theta, given), _NO_TABLE)
+        if self._linear is not None:
+            return bounds.Bound(bounds.LINEAR_BOUND, *self._anywhere())
+        local = self._local()
+        if local is not None:
+            return bounds.Bound(bounds.LOCAL_BOUND, np.inf, local)
+        return bounds.Bound(bounds.FULL_BOUND, np.inf, _NO_TABLE)
+
+    def _given_bound(self, theta: np.ndarray, new_theta: np.ndarray) -> float:
+        """Ask the user for the bound of a proposal; in units of y."""
+        assert callable(self.bound)
+        points = [self.tall.unravel(self.expansion.values(x).copy()) for x in (theta, new_theta)]
+        return arguments.row_bound(self.bound(*points)) * self._weight
+
+    def _proposed(self, theta: np.ndarray, rng: np.random.Generator) -> Proposed:
+        proposal = super()._proposed(theta, rng)
+        if callable(self.bound):
+            return proposal._replace(bound=self._given_bound(theta, proposal.new_theta))
+        automatic = self._automatic_bound(theta, proposal.new_theta)
+        if not np.isfinite(automatic):
+            return proposal
+        return proposal._replace(bound=max(automatic, _ROUNDING))
+
+    def _automatic_bound(self, theta: np.ndarray, new_theta: np.ndarray) -> float:
+        """Bound of a proposal as the transition takes it; infinite where that takes a pass."""
+        bound, sums = self._bound(theta, new_theta), self._sums()
+        phi, new_phi = (self.expansion.parameters(x)[0] for x in (theta, new_theta))
+        moved = phi, new_phi, sums.center, sums.order, self._weight
+        return float(bounds.largest_term(bound, *moved))

@@ -1,0 +1,1 @@
+"""Acceptance tests: compiled functions that accept, reject or ask for more rows."""

@@ -1,0 +1,1 @@
+"""Scalable Metropolis-Hastings."""

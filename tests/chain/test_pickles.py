@@ -1,0 +1,90 @@
+"""Steps go through pickle and cloudpickle, and go on there as here."""
+
+import pickle
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+from steps_of_all_kinds import KINDS
+
+import pymc_subsample as pms
+
+LIBRARIES = {"pickle": pickle, "cloudpickle": cloudpickle}
+
+
+@pytest.fixture(scope="module")
+def model():
+    rng = np.random.default_rng(1)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1, shape=2)
+        pm.Normal("y", mu[0] + mu[1] * rng.normal(size=500), 1, observed=rng.normal(size=500))
+    return model
+
+
+def draws(step, point, n=5):
+    found = []
+    for _ in range(n):
+        point, _ = step.step(point)
+        found.append(point["mu"])
+    return np.array(found)
+
+
+@pytest.mark.costly(cases=0)
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("make", KINDS)
+def test_a_copy_goes_on_as_the_step_does(model, make, library):
+    step, point = make(model=model), model.initial_point()
+    step.setup_chain(np.random.default_rng(2), 10, 100)
+    point = {"mu": draws(step, point, 20)[-1]}
+    library = LIBRARIES[library]
+    copied = library.loads(library.dumps(step))
+    assert type(copied) is type(step)
+    np.testing.assert_array_equal(draws(copied, point), draws(step, point))
+
+
+@pytest.mark.costly
+def test_a_copy_samples_the_model_that_it_brings(model):
+    copied = pickle.loads(pickle.dumps(pms.HMCECS(model=model)))
+    with copied.model:
+        idata = pm.sample(
+            20, tune=20, step=copied, chains=1, cores=1, progressbar=False, random_seed=1,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    assert idata["posterior"].sizes["draw"] == 20
+    assert "subsample_size" in idata["sample_stats"]
+
+
+def test_model_and_step_stay_together_in_cloudpickle(model):
+    copied, step = cloudpickle.loads(cloudpickle.dumps((model, pms.HMCECS(model=model))))
+    assert step.model is copied
+
+
+@pytest.mark.costly
+def test_functions_that_pickle_cannot_name():
+    """A model with a lambda, which plain pickle refuses."""
+    y = np.random.default_rng(3).normal(size=200)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1, shape=1)
+        pm.CustomDist("y", mu[0], logp=lambda y, mu: -((y - mu) ** 2) / 2, observed=y)
+    step = pms.HMCECS(model=model)
+    copied = pickle.loads(pickle.dumps(step))
+    point = model.initial_point()
+    np.testing.assert_array_equal(draws(copied, point), draws(step, point))
+
+
+def test_functions_that_call_kernels_by_name_stay_at_home():
+    """Another process that has not loaded these kernels would run into them."""
+    rng = np.random.default_rng(1)
+    with pm.Model():
+        scale = pm.HalfNormal("scale")
+        effects = pm.Normal("effects", 0, scale, shape=4)
+        pm.Normal("y", effects[rng.integers(4, size=200)], 1, observed=rng.normal(size=200))
+        expansion = pms.HMCECS(subsample_size=50, n_blocks=5).expansion
+    for function in (expansion.forward, expansion.backward):
+        with pytest.raises(pickle.PicklingError, match="by name"):
+            pickle.dumps(function)
+    portable = vars(expansion.portable())
+    assert "forward" not in portable
+    assert "anchor" in portable
+    cloudpickle.dumps(expansion.portable())

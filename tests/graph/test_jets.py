@@ -1,0 +1,127 @@
+"""Taylor coefficients over intervals hold those of all functions that their inputs allow."""
+
+import numpy as np
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.mode import Mode
+from scipy.stats import norm
+
+from pymc_subsample.graph.intervals import Enclosure
+from pymc_subsample.graph.jets import enclose_coefficient
+from pymc_subsample.graph.pieces import Pieces
+
+GRAPHS = {
+    "products": lambda x, y, z: x * y * z - x**2 * y,
+    "quotients": lambda x, y, z: x / (2 + y**2) - 1 / (3 + z),
+    "powers": lambda x, y, z: (1 + x**2) ** 1.5 + (2 + y) ** -2 + (2 + x) ** (y / 4),
+    "exponentials": lambda x, y, z: pt.exp(x * y) - pt.expm1(z) + pt.tanh(x - y),
+    "logs": lambda x, y, z: pt.log(3 + x) * pt.log1p(y**2) + pt.sqrt(2 + z),
+    "sigmoids": lambda x, y, z: pt.sigmoid(x - y) * pt.softplus(z + x),
+    "gammas": lambda x, y, z: pt.gammaln(3 + x) - pt.gammaln(2.5 + y * z / 4),
+    "error functions": lambda x, y, z: pt.erf(x) + pt.log(pt.erfc(y)) * z,
+    "normal": lambda x, y, z: -0.5 * ((z - x) / pt.exp(y)) ** 2 - y,
+    "student": lambda x, y, z: -(pt.exp(y) + 1) / 2 * pt.log1p((z - x) ** 2 / pt.exp(y)),
+    "log of a sum": lambda x, y, z: pt.logsumexp(pt.stack([x, y, z - x * y], axis=1), axis=1),
+    "softmax": lambda x, y, z: pt.special.softmax(pt.stack([x, y, z], axis=1), axis=1)[:, 0],
+    "log softmax": lambda x, y, z: pt.special.log_softmax(pt.stack([x, 2 * y, z], axis=1), axis=1)[
+        :, 1
+    ],
+    "certain choice": lambda x, y, z: pt.switch(x > -5, x**3, y),
+    "certain extremes": lambda x, y, z: pt.maximum(x, y - 9) ** 3 + abs(x + 9) * y,
+}
+ROWS = 400
+
+
+def drawn(seed, width):
+    rng = np.random.default_rng(seed)
+    centres = rng.uniform(-1, 1, size=(3, ROWS))
+    directions = rng.uniform(0, 1, size=(3, ROWS))
+    return rng, centres, directions, width * directions
+
+
+def coefficients(graph, inputs, at, along):
+    """Coefficients up to order 4 along directions, by PyTensor's own derivatives."""
+    t = pt.vector("t", dtype="float64")
+    moved = [x + t * v for x, v in zip(at, along, strict=True)]
+    found = [graph(*moved)]
+    for _ in range(4):
+        found.append(pt.grad(found[-1].sum(), t, disconnected_inputs="ignore"))
+    values = [f.eval({t: np.zeros(ROWS)}, mode=Mode("py", None)) for f in found]
+    return [v / k for v, k in zip(values, (1, 1, 2, 6, 24), strict=True)]
+
+
+@pytest.mark.costly(cases=0)
+@pytest.mark.parametrize("width", [0.0, 0.05, 0.4])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_coefficients_are_bounded(name, width):
+    inputs = [pt.vector(c, dtype="float64") for c in "xyz"]
+    rng, centres, directions, far = drawn(1, width)
+    values = [Enclosure(c - f, c + f) for c, f in zip(centres, far, strict=True)]
+    along = [Enclosure(-v, v) for v in directions]
+    pieces = Pieces(GRAPHS[name](*inputs), inputs, [])
+    joined, _ = pieces.joined(centres, np.empty((0, ROWS)), far, 4)
+    bounds = [enclose_coefficient(pieces.loglik, inputs, k) for k in (1, 2, 3, 4)]
+    found = [bound(values, along, joined) for bound in bounds]
+    for _ in range(4):
+        at = centres + far * rng.uniform(-1, 1, size=centres.shape)
+        way = directions * rng.choice([-1.0, 1.0, 0.3], size=centres.shape)
+        exact = coefficients(GRAPHS[name], inputs, at, way)[1:]
+        for size, most in zip(exact, found, strict=True):
+            assert np.all(np.abs(size) <= most * (1 + 1e-9) + 1e-12)
+    if width == 0.0:
+        assert np.all(np.isfinite(found[3]))
+
+
+def test_bounds_of_one_function_are_attained():
+    x = pt.vector("x", dtype="float64")
+    bound = enclose_coefficient(pt.exp(2 * x), [x], 3)
+    at, v = np.linspace(-1, 1, 9), np.linspace(0.1, 1, 9)
+    found = bound([Enclosure(at - 0.1, at + 0.1)], [Enclosure(-v, v)], {})
+    np.testing.assert_allclose(found, np.exp(2 * (at + 0.1)) * 8 * v**3 / 6, rtol=1e-12)
+
+
+BREAKS = {
+    "abs": lambda x: abs(x),
+    "maximum": lambda x: pt.maximum(x, 0.0) ** 2,
+    "switch": lambda x: pt.switch(x > 0, x, 2 * x),
+    "sign": lambda x: pt.sign(x) * x,
+    "floor": lambda x: x * pt.floor(x),
+    "truth": lambda x: 3.0 * (x > 0) + x**2,
+    "integer": lambda x: x * pt.cast(10 * (x + 3.0), "int64"),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_kinks_and_jumps_have_no_bounds(name):
+    x = pt.vector("x", dtype="float64")
+    pieces = Pieces(BREAKS[name](x), [x], [])
+    bound = enclose_coefficient(pieces.loglik, [x], 3)
+    at = np.array([-0.5, 0.05, 0.5])
+    joined, _ = pieces.joined(at[None], np.empty((0, 3)), np.full((1, 3), 0.1), 3)
+    along = [Enclosure(-np.ones(3), np.ones(3))]
+    found = bound([Enclosure(at - 0.1, at + 0.1)], along, joined)
+    assert np.isinf(found[1])
+    assert np.all(np.isfinite(found[[0, 2]])) == (name != "integer")
+
+
+def test_two_forms_of_one_function_have_bounds():
+    """On either side, and where it turns, at most the larger of both."""
+    x = pt.vector("x", dtype="float64")
+    lower = pt.log(0.5 * pt.erfcx(-x / np.sqrt(2.0))) - 0.5 * x**2
+    upper = pt.log1p(-0.5 * pt.erfc(x / np.sqrt(2.0)))
+    pieces = Pieces(pt.switch(x < -1, lower, upper), [x], [])
+    at, far = np.linspace(-2, 0, 81), np.full((1, 81), 0.02)
+    joined, smooth = pieces.joined(at[None], np.empty((0, 81)), far, 3)
+    assert np.all(smooth)
+    found, below, above = (
+        enclose_coefficient(graph, [x], 3)(
+            [Enclosure(at - 0.02, at + 0.02)], [Enclosure(-np.ones(81), np.ones(81))], joined
+        )
+        for graph in (pieces.loglik, lower, upper)
+    )
+    ratio = norm.pdf(at) / norm.cdf(at)
+    third = ratio * ((at + ratio) * (at + 2 * ratio) - 1) / 6
+    assert np.all(np.abs(third) <= found)
+    assert np.all(found <= np.maximum(below, above))
+    np.testing.assert_array_equal(found[at < -1.021], below[at < -1.021])
+    np.testing.assert_array_equal(found[at > -0.979], above[at > -0.979])

@@ -1,0 +1,132 @@
+"""Rows that hold a series are expanded in few numbers, and their code is bounded."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pytensor.graph.traversal import toposort
+from scipy.special import gammaln, logsumexp
+
+from pymc_subsample.compiled.functions import building_graphs
+from pymc_subsample.expansion import expand, fusion, linear, linear_predictors
+from pymc_subsample.expansion.columns import Packer
+from pymc_subsample.expansion.linear import RowCode
+from pymc_subsample.graph.interpreter import NoForm
+from pymc_subsample.model import TallModel
+from pymc_subsample.model.cuts import fewest_predictors
+from pymc_subsample.model.identity import extremes
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+from _series import MODELS
+
+N = 300
+
+
+def tall(name, **options):
+    return TallModel(MODELS[name](N, **options))
+
+
+def operations(model, order, monkeypatch):
+    """How many scalar operations the code of a row has, and that of what rows share."""
+    counts: list[int] = []
+
+    def counted(inputs, outputs):
+        counts.append(sum(1 for _ in toposort(outputs, blockers=list(inputs))))
+        return None, None
+
+    monkeypatch.setattr(fusion, "scalar_function", counted)
+    predictors = sorted(linear_predictors(model), key=lambda p: p.shared)
+    with building_graphs():
+        varying = sum(p.forms.size for p in predictors if not p.shared)
+        code = RowCode(model, predictors, varying, Packer(model))
+        x, data = code.x, list(code.data.values())
+        fusion.fuse(code.up_to(order), [*x[:varying], *data], x[varying:])
+    return sum(counts)
+
+
+# Elements of predictors that every row has its own value of, and of parameters.
+@pytest.mark.costly(cases=3)
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("com_poisson", (1, 1)),
+        ("tweedie", (1, 7)),
+        ("conditional_logit", (0, 2)),
+        ("latent_class", (0, 9)),
+        ("hidden_markov", (0, 6)),
+        ("ordinal_many", (20, 0)),
+        ("mixture_many", (15, 30)),
+    ],
+)
+def test_rows_see_the_fewest_numbers(name, expected):
+    model = tall(name)
+    offsets = {var: part.start for var, part in model.phi_slices.items()}
+    found = fewest_predictors(model.batch, offsets, partial(extremes, model))
+    sizes = [sum(p.forms.size for p in found if p.shared == shared) for shared in (False, True)]
+    assert tuple(sizes) == expected
+
+
+@pytest.mark.costly(cases=1)
+@pytest.mark.parametrize("name", ["tweedie", "com_poisson", "conditional_logit"])
+def test_code_grows_with_the_terms_and_no_faster(name, monkeypatch):
+    few, many = (operations(tall(name, terms=k), 2, monkeypatch) for k in (12, 40))
+    # A multiple of the terms, and a few that do not grow: in their square it would be eleven times.
+    assert few < many <= 1.05 * 40 / 12 * few
+    assert many <= fusion.MOST_OPERATIONS
+
+
+@pytest.mark.costly
+def test_code_of_a_row_is_bounded(monkeypatch):
+    """Two derivatives of 400 terms are more than may be compiled, the terms alone are not."""
+    assert operations(tall("com_poisson", terms=400), 0, monkeypatch) <= fusion.MOST_OPERATIONS
+    with pytest.raises(NoForm):
+        operations(tall("com_poisson", terms=400), 2, monkeypatch)
+
+
+@pytest.mark.costly(cases=0)
+def test_rows_too_long_for_any_code_take_the_general_path(monkeypatch):
+    monkeypatch.setattr(fusion, "MOST_OPERATIONS", 3)
+    monkeypatch.setattr(linear, "_MOST_LOOPS", 3)
+    expansion = expand(tall("poisson_tail", terms=2))
+    assert not expansion.linear
+
+
+@pytest.mark.costly
+def test_derivatives_of_a_series_are_right():
+    """Against differences of the formula in NumPy; with a term too few they are not."""
+    terms = 12
+    model = tall("com_poisson", terms=terms)
+    expansion = expand(model)
+    assert expansion.linear
+    assert expansion.n_predictors == 2
+    rng = np.random.default_rng(0)  # as the model draws its data
+    x = rng.standard_normal(N)
+    y = rng.poisson(np.exp(1.0 + 0.3 * x))
+
+    def loglik(b0, b1, nu, terms=terms):
+        j, rate = np.arange(terms), b0 + b1 * x
+        log_z = logsumexp(j * rate[:, None] - nu * gammaln(j + 1.0), axis=1)
+        return y * rate - nu * gammaln(y + 1.0) - log_z
+
+    theta = np.array([0.8, 0.3, np.log(1.2)])
+    center, _ = expansion.parameters(theta)
+    rows = expansion.take(np.arange(N))
+    expansion.anchor(center, rows)
+    level = rows[-6:]  # log-likelihood, two slopes, three curvatures
+    at, h = np.array([0.8, 0.3, 1.2]), 1e-4
+    e = h * np.eye(3)
+    exact = loglik(*at)
+    np.testing.assert_allclose(level[0], exact, rtol=1e-12)
+    assert np.abs(loglik(*at, terms - 1) - exact).max() > 1e-9
+    of_eta = (loglik(*(at + e[0])) - loglik(*(at - e[0]))) / (2 * h)
+    of_nu = (loglik(*(at + e[2])) - loglik(*(at - e[2]))) / (2 * h)
+    both = sum(s * t * loglik(*(at + s * e[0] + t * e[2])) for s in (-1, 1) for t in (-1, 1)) / (
+        4 * h**2
+    )
+    twice = [(loglik(*(at + d)) - 2 * exact + loglik(*(at - d))) / h**2 for d in (e[0], e[2])]
+    # Differences of second order: h**2 times a third or fourth derivative, and rounding over h**2.
+    np.testing.assert_allclose(level[1:3], [of_eta, of_nu], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(level[3:], [twice[0], both, twice[1]], rtol=1e-4, atol=1e-4)
