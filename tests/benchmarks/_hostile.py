@@ -18,7 +18,7 @@ from _hostile_truth import gaussian, grid, importance, nuts, of_scipy, states, t
 from scipy.special import expit
 from scipy.stats import beta as beta_distribution
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import mode_bank
 from _written import bambi, flights

@@ -14,7 +14,7 @@ from _measure import Checks, command_line, table
 parser = command_line(__doc__, replications=320, seed=1)
 args = parser.parse_args()
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 logging.getLogger("pymc").setLevel(logging.ERROR)
 
 from sbc import BINS, DRAWS, N_ROWS, calibrate  # noqa: E402

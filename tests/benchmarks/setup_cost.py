@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 # Beyond so many seconds a set-up is stopped, and missed its bound.
 LIMIT = 150

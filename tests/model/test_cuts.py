@@ -1,11 +1,10 @@
 """Rows that hold a series are expanded in few numbers, and their code is bounded."""
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
+from _series import MODELS
 from pytensor.graph.traversal import toposort
 from scipy.special import gammaln, logsumexp
 
@@ -17,10 +16,6 @@ from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.cuts import fewest_predictors
 from pymc_subsample.model.identity import extremes
-
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
-
-from _series import MODELS
 
 N = 300
 
