@@ -33,6 +33,15 @@ def test_draws_that_diverge_late_raise_the_acceptance_aimed_at(when, target):
     assert copy.target_accept == tuning.target_accept
 
 
+def test_an_edge_at_which_steps_of_any_size_diverge_does_not():
+    tuning = Tuning(1000, np.arange(2), 2, np.eye(2), 0.8)
+    for k in range(150):
+        tuning.add(np.zeros(2), 0.8, 0.0, float(k % 5 == 0))
+    assert tuning.due()
+    assert not tuning.calm()
+    assert tuning.target_accept == 0.8
+
+
 @pytest.mark.costly
 def test_rows_that_draws_make_impossible_have_all_rows_read(monkeypatch, caplog):
     """A subsample without the smallest observation knows nothing of the wall that it is."""
