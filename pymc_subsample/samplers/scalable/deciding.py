@@ -100,6 +100,13 @@ class Deciding:
         self, order: int | str, modes: Sequence[Preparation]
     ) -> list[tuple[Forecast, float]]:
         """Choose rows for the surrogate, and the order, or take that one; `verify` at all modes."""
+        found = self._chosen(order, modes)
+        self._seconds = np.inf  # what a chain does must not depend on how fast the machine is
+        return found
+
+    def _chosen(
+        self, order: int | str, modes: Sequence[Preparation]
+    ) -> list[tuple[Forecast, float]]:
         found = self._ordered(order, modes)
         if min(f.accepted[2] for f, _ in found) >= _ACCEPTED:
             return found
