@@ -189,7 +189,8 @@ def test_an_interrupted_run_returns_its_draws(name):
 
 
 _ONE_BY_ONE = """
-import os, signal, pymc as pm, test_interrupts
+import os, signal, pymc as pm
+from tests.chain import test_interrupts
 seen = {}
 def say(trace, draw):
     seen[draw.chain] = draw.draw_idx

@@ -56,7 +56,7 @@ from pymc_subsample.model import TallModel
 expansion = expand(TallModel(MODELS["row_softmax_and_norm"](np.random.default_rng(1))), 2)
 [rows] = expansion.chunks()
 for phi in np.random.default_rng(2).normal(size=(40, expansion.phi_size)):
-    level, slope, _ = expansion.totals([rows[:, :7].copy()], phi, False)
+    level, slope, *_ = expansion.totals([rows[:, :7].copy()], phi, False)
     print(level.tobytes().hex(), slope.tobytes().hex())
 """
 

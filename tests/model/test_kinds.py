@@ -122,7 +122,7 @@ def test_expansion_is_the_models(name, linear):
     level, slope = np.zeros(1), np.zeros(tall.phi_size)
     for rows in expansion.chunks():
         expansion.anchor(phi, rows)
-        expansion.sums(phi, rows, (level, slope, np.zeros((0, 0))))
+        expansion.sums(phi, rows, (level, slope, np.zeros((0, 0)), np.zeros(1)))
     logp = model.compile_logp(mode=PYTHON)(tall.unravel(theta))
     np.testing.assert_allclose(logprior + level[0], logp, rtol=1e-10)
     dlogp = model.compile_dlogp(mode=PYTHON)(tall.unravel(theta))
