@@ -183,7 +183,8 @@ def test_rows_that_matter_to_one_side_are_read_always(wall):
     for seed in range(4):
         assert 17 in pms.HMCECS(model=model, rng=seed).subsample.always
     step = pms.HMCECS(model=model)
-    idata = pm.sample(3_000, model=model, step=step, chains=2, random_seed=1, **QUIET)
+    idata = pm.sample(20_000, model=model, step=step, chains=2, random_seed=1, **QUIET)
+    # Five standard errors of some 8,000 effective draws, of a kurtosis of 9.
     assert idata.posterior["theta"].std().item() == pytest.approx(sd, rel=0.08)
 
 
