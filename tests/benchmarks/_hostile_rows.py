@@ -48,7 +48,7 @@ def weeks_without_spend():
     return model
 
 
-@target(FAMILY, importance(), unsuitable=NO_BOUND)
+@target(FAMILY, importance(proposals=200_000), unsuitable=NO_BOUND)
 def counts_without_dispersion():
     """A negative binomial of Poisson counts: alpha runs to infinity."""
     rng, X = draws(63, 4_000, 2)
@@ -163,7 +163,7 @@ def coinciding_components():
     return model
 
 
-@target(FAMILY, importance(), unsuitable=NO_BOUND)
+@target(FAMILY, importance(proposals=200_000), unsuitable=NO_BOUND)
 def dose_without_effect():
     """An emax curve whose half-effect dose rows hardly tell."""
     rng, _ = draws(71, 4_000)
