@@ -8,9 +8,8 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import ZeroSumNormalRV
 from pymc.distributions.transforms import CholeskyCovPacked, CholeskyCovTransform
-from pytensor.graph.basic import Variable, equal_computations
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import (
     CauchyRV,
     GumbelRV,
@@ -33,7 +32,7 @@ from pymc_subsample.coordinates.effects import (
     total,
     units_of,
 )
-from pymc_subsample.graph.concrete import is_product
+from pymc_subsample.graph.covariance import lower_factor
 from pymc_subsample.model import TallModel
 
 # Location and scale are their last two parameters.
@@ -266,7 +265,7 @@ def _prior(tall: TallModel, rv: Variable, x: Variable) -> _Prior | None:
         return single, [flattened(location, shape)], [[flattened(scale, shape)]]
     if isinstance(op, MvNormalRV) and x.type.ndim == 2:
         mean, cov = op.dist_params(rv.owner)
-        mean, factor = tall.over_theta([mean, _factor(cov)])
+        mean, factor = tall.over_theta([mean, lower_factor(cov)])
         mean = mean[None, :] if mean.type.ndim == 1 else mean
         each = range(shape[1])
         if len(each) > MAX_COMPONENTS or factor.type.shape != (len(each), len(each)):
@@ -275,16 +274,6 @@ def _prior(tall: TallModel, rv: Variable, x: Variable) -> _Prior | None:
         means = [mean[0, a] if mean.type.shape[0] == 1 else mean[:, a] for a in each]
         return np.arange(size).reshape(shape), means, triangular
     return None
-
-
-def _factor(cov: Variable) -> Variable:
-    """Return the lower factor of a covariance, as PyMC was given it if it was."""
-    while cov.owner is not None and isinstance(cov.owner.op, DimShuffle) and cov.type.ndim > 2:
-        [cov] = cov.owner.inputs
-    node = cov.owner
-    if is_product(node) and equal_computations([node.inputs[1]], [node.inputs[0].mT]):
-        return node.inputs[0]
-    return pt.linalg.cholesky(cov)
 
 
 def ordered(blocks: Iterable[Block]) -> list[Block]:

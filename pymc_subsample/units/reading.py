@@ -7,8 +7,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
-from pytensor.graph.basic import Variable, equal_computations
-from pytensor.tensor.elemwise import DimShuffle
+from pytensor.graph.basic import Variable
 from pytensor.tensor.random.basic import (
     CauchyRV,
     GumbelRV,
@@ -19,7 +18,8 @@ from pytensor.tensor.random.basic import (
 )
 from pytensor.xtensor.type import XTensorType
 
-from pymc_subsample.graph.concrete import concretize, depends_on, is_product, rebuild, tensor_input
+from pymc_subsample.graph.concrete import concretize, depends_on, rebuild, tensor_input
+from pymc_subsample.graph.covariance import lower_factor
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.checks import split_checks
 from pymc_subsample.model.columns import row_number_test
@@ -121,18 +121,8 @@ def _form(rv: Variable) -> tuple[Variable, Variable] | None:
         return tuple(op.dist_params(rv.owner)[-2:])
     if isinstance(op, MvNormalRV) and rv.type.ndim == 2:
         mean, cov = op.dist_params(rv.owner)
-        return mean, _factor(cov)
+        return mean, lower_factor(cov)
     return None
-
-
-def _factor(cov: Variable) -> Variable:
-    """Return the lower factor of a covariance, as PyMC was given it if it was."""
-    while cov.owner is not None and isinstance(cov.owner.op, DimShuffle) and cov.type.ndim > 2:
-        [cov] = cov.owner.inputs
-    node = cov.owner
-    if is_product(node) and equal_computations([node.inputs[1]], [node.inputs[0].mT]):
-        return node.inputs[0]
-    return pt.linalg.cholesky(cov)
 
 
 def standardised(reading: Reading, names: Iterable[str]) -> Reading:
