@@ -206,13 +206,13 @@ def _log_gamma(x: Enclosure) -> Enclosure:
     return Enclosure(np.where(defined, low, -np.inf), np.where(defined, np.maximum(*ends), np.inf))
 
 
-def _of_last(function: Callable, falls: bool) -> Callable[..., Enclosure]:
-    """Return the rule of a function that is monotone in its last argument, the first one fixed."""
+def _incomplete(function: Callable, falls: bool) -> Callable[..., Enclosure]:
+    """Return the rule of an incomplete gamma function, lower or upper: one falls with the shape."""
 
-    def rule(k: Enclosure, x: Enclosure) -> Enclosure:
-        if not np.all(k.low == k.high):
-            return EVERYTHING
-        return _monotone(lambda a: function(k.low, a), x, falls)
+    def rule(a: Enclosure, x: Enclosure) -> Enclosure:
+        low, high = (a.high, x.low), (a.low, x.high)
+        ends = (function(*high), function(*low)) if falls else (function(*low), function(*high))
+        return Enclosure(*ends)
 
     return rule
 
@@ -253,8 +253,8 @@ _RULES: Mapping[str, Callable[..., Enclosure]] = {
     "Minimum": _extreme(np.minimum),
     "ScalarMaximum": _extreme(np.maximum),
     "ScalarMinimum": _extreme(np.minimum),
-    "GammaInc": _of_last(special.gammainc, falls=False),
-    "GammaIncC": _of_last(special.gammaincc, falls=True),
+    "GammaInc": _incomplete(special.gammainc, falls=False),
+    "GammaIncC": _incomplete(special.gammaincc, falls=True),
     "GammaLn": _log_gamma,
     "PolyGamma": _polygamma,
     "Second": lambda x, y: y,

@@ -17,7 +17,8 @@ References
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, reduce
+from functools import cache, partial, reduce
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -29,33 +30,17 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
 
 from pymc_subsample.graph.concrete import ALONG_AXES, UNDIFFERENTIABLE
+from pymc_subsample.graph.incomplete_gamma import center_of, shape_integrals
 from pymc_subsample.graph.interpreter import NoForm, array_of, axes_of
 from pymc_subsample.graph.intervals import EVERYTHING, Enclosure, applied, enclose
 from pymc_subsample.graph.pieces import JUMPS, KINKS
 from pymc_subsample.graph.scalars import Scalars
+from pymc_subsample.graph.series import ZERO, Jet, added, hull, power_of, product, times
 
 # Largest sizes of the third and the fourth cumulant of a variable with values from 0 to 1.
 _THIRD, _FOURTH = np.sqrt(3.0) / 18.0, 1.0 / 8.0
-_ZERO = Enclosure(0.0, 0.0)
 # Ops that are constant but for jumps: of what they decide on, if they are truths.
 _TRUTHS = {"AND", "EQ", "GE", "GT", "Invert", "IsInf", "IsNan", "LE", "LT", "NEQ", "OR"}
-
-
-class Jet:
-    """Intervals of the coefficients, from order 0 up; None is zero."""
-
-    def __init__(self, value: Enclosure, *others: Enclosure | None):
-        self.value, self.others = value, others
-
-    @property
-    def at(self) -> tuple[Enclosure | None, ...]:
-        """All coefficients."""
-        return self.value, *self.others
-
-    @property
-    def fixed(self) -> bool:
-        """Whether it doesn't change along any direction."""
-        return all(c is None for c in self.others)
 
 
 def enclose_coefficient(
@@ -82,33 +67,6 @@ def enclose_coefficient(
         return np.zeros(1) if last is None else last.size
 
     return bound
-
-
-def _sum(*terms: Enclosure | None) -> Enclosure | None:
-    left = [t for t in terms if t is not None]
-    if len(left) < 2:
-        return left[0] if left else None
-    return Enclosure(sum(t.low for t in left), sum(t.high for t in left))
-
-
-def _product(*factors: Enclosure | None) -> Enclosure | None:
-    known = [f for f in factors if f is not None]
-    if len(known) < len(factors):
-        return None
-    # The square of what is the same is not negative, as `applied` knows.
-    return reduce(lambda x, y: applied(pt.mul.scalar_op, [x, y])[0], known)
-
-
-def _times(number: float, x: Enclosure | None) -> Enclosure | None:
-    return _product(Enclosure(number, number), x)
-
-
-def _hull(*parts: Enclosure | None) -> Enclosure | None:
-    if all(p is None for p in parts):
-        return None
-    full = [_ZERO if p is None else p for p in parts]
-    low, high = np.broadcast_arrays(*(p.low for p in full)), [p.high for p in full]
-    return Enclosure(np.minimum.reduce(low), np.maximum.reduce(np.broadcast_arrays(*high)))
 
 
 @cache
@@ -170,20 +128,20 @@ class _Jets(Scalars):
         value = Enclosure(*ends)
         orders = zip(*(t.others for t in terms), strict=True)
         # Means over terms, in any proportions, of their own coefficients, and joint cumulants.
-        means = [_hull(*parts) for parts in orders]
+        means = [hull(*parts) for parts in orders]
         found = list(means)
         one, two, three = (
             np.zeros(1) if m is None else m.high - m.low for m in [*means, None, None, None][:3]
         )
         if len(means) > 1:
-            found[1] = _sum(means[1], Enclosure(np.zeros(1), one**2 / 8))
+            found[1] = added(means[1], Enclosure(np.zeros(1), one**2 / 8))
         if len(means) > 2:
             third = _THIRD * one**3 / 6 + one * two / 4
-            found[2] = _sum(means[2], Enclosure(-third, third))
+            found[2] = added(means[2], Enclosure(-third, third))
         if len(means) > 3:
             # Half the variance of coefficients of order 2 is not negative.
             fourth = _FOURTH * one**4 / 24 + one**2 * two / 8 + one * three / 4
-            found[3] = _sum(means[3], Enclosure(-fourth, fourth + two**2 / 8))
+            found[3] = added(means[3], Enclosure(-fourth, fourth + two**2 / 8))
         return Jet(value, *found)
 
     # Scalar Ops
@@ -196,7 +154,7 @@ class _Jets(Scalars):
         name = type(op).__name__
         match name:
             case "Add":
-                total = map(_sum, *(e.at for e in x)) if len(x) > 1 else x[0].at
+                total = map(added, *(e.at for e in x)) if len(x) > 1 else x[0].at
                 return [self._series(total)]
             case "Sub":
                 return self._jet(pt.add.scalar_op, [x[0], self._scaled(-1.0, x[1])])
@@ -214,6 +172,8 @@ class _Jets(Scalars):
                 return [self._multiplied(x[0], inverse)]
             case "Pow":
                 return [self._power(*x)]
+            case "GammaInc" | "GammaIncC" if not x[0].fixed:
+                return [self._incomplete_gamma(op, *x)]
             case "Second":
                 return [x[1]]
             case "Switch":
@@ -230,20 +190,20 @@ class _Jets(Scalars):
     @staticmethod
     def _series(coefficients: Iterable[Enclosure | None]) -> Jet:
         value, *others = coefficients
-        return Jet(_ZERO if value is None else value, *others)
+        return Jet(ZERO if value is None else value, *others)
 
     def _scaled(self, number: float, x: Jet) -> Jet:
-        return self._series(_times(number, c) for c in x.at)
+        return self._series(times(number, c) for c in x.at)
 
     def _multiplied(self, x: Jet, y: Jet) -> Jet:
         found = []
         for k in range(self._order + 1):
             if x is y:
-                pairs = [_times(2.0, _product(x.at[i], x.at[k - i])) for i in range((k + 1) // 2)]
-                pairs += [_product(x.at[k // 2], x.at[k // 2])] if k % 2 == 0 else []
+                pairs = [times(2.0, product(x.at[i], x.at[k - i])) for i in range((k + 1) // 2)]
+                pairs += [product(x.at[k // 2], x.at[k // 2])] if k % 2 == 0 else []
             else:
-                pairs = [_product(x.at[i], y.at[k - i]) for i in range(k + 1)]
-            found.append(_sum(*pairs))
+                pairs = [product(x.at[i], y.at[k - i]) for i in range(k + 1)]
+            found.append(added(*pairs))
         return self._series(found)
 
     def _composed(self, op: Op, *inputs: Jet) -> Jet:
@@ -263,36 +223,32 @@ class _Jets(Scalars):
         if not np.any(where):
             return x
         truth = Enclosure(where, where)
-        others = [
-            applied(pt.switch.scalar_op, [truth, EVERYTHING, c or _ZERO])[0] for c in x.others
-        ]
+        others = [applied(pt.switch.scalar_op, [truth, EVERYTHING, c or ZERO])[0] for c in x.others]
         return Jet(x.value, *others)
 
     def _chained(self, value: Enclosure, slopes: Sequence[Enclosure], x: Jet) -> Jet:
         one, *others = x.others
         first = slopes[0]
-        found = [_product(first, one)]
+        found = [product(first, one)]
         if others:
-            found.append(
-                _sum(_product(first, others[0]), _times(0.5, _power_of(slopes[1], one, 2)))
-            )
+            found.append(added(product(first, others[0]), times(0.5, power_of(slopes[1], one, 2))))
         if len(others) > 1:
             found.append(
-                _sum(
-                    _product(first, others[1]),
-                    _product(slopes[1], one, others[0]),
-                    _times(1 / 6, _power_of(slopes[2], one, 3)),
+                added(
+                    product(first, others[1]),
+                    product(slopes[1], one, others[0]),
+                    times(1 / 6, power_of(slopes[2], one, 3)),
                 )
             )
         if len(others) > 2:
-            curved = None if one is None else _power_of(others[0], one, 2)
+            curved = None if one is None else power_of(others[0], one, 2)
             found.append(
-                _sum(
-                    _product(first, others[2]),
-                    _product(slopes[1], one, others[1]),
-                    _times(0.5, _power_of(slopes[1], others[0], 2)),
-                    _times(0.5, _product(slopes[2], curved)),
-                    _times(1 / 24, _power_of(slopes[3], one, 4)),
+                added(
+                    product(first, others[2]),
+                    product(slopes[1], one, others[1]),
+                    times(0.5, power_of(slopes[1], others[0], 2)),
+                    times(0.5, product(slopes[2], curved)),
+                    times(1 / 24, power_of(slopes[3], one, 4)),
                 )
             )
         return Jet(value, *found)
@@ -306,11 +262,81 @@ class _Jets(Scalars):
                 at = Enclosure(p - k, p - k)
                 [power] = applied(pt.pow.scalar_op, [x.value, at])
                 factors = [Enclosure(factor, factor), power]
-                slopes += applied(pt.mul.scalar_op, factors) if factor else [_ZERO]
+                slopes += applied(pt.mul.scalar_op, factors) if factor else [ZERO]
                 factor *= p - k
             return self._chained(slopes[0], slopes[1:], x)
         [log] = self._jet(pt.log.scalar_op, [x])
         return self._composed(pt.exp.scalar_op, self._multiplied(exponent, log))
+
+    def _incomplete_gamma(self, op: Op, a: Jet, x: Jet) -> Jet:
+        r"""Return a regularised incomplete gamma function of a shape that moves.
+
+        Along the direction, :math:`\partial_a^k P` changes by :math:`\partial_a^{k+1} P` times the
+        change of a, and by :math:`\partial_a^k p` times that of x, where p is the density.
+        """
+        log = self._call(pt.log, x)
+        total = self._call(pt.add, x, log, self._call(pt.gammaln, a))
+        density = self._call(pt.exp, self._call(pt.sub, self._call(pt.mul, a, log), total))
+        slopes = self._derivatives_of_weight(density, log, a, self._order - 1)
+        found = Jet((values := self._derivatives_in_shape(a.value, x.value)).pop())
+        for value, slope in zip(values[::-1], slopes[::-1], strict=True):
+            others = []
+            for j in range(1, len(found.at) + 1):
+                parts = [
+                    times(i / j, product(by.at[j - i], along.at[i]))
+                    for by, along in ((found, a), (slope, x))
+                    for i in range(1, j + 1)
+                ]
+                others.append(added(*parts))
+            found = Jet(value, *others)
+        [value] = applied(op, [a.value, x.value])
+        sign = 1.0 if type(op).__name__ == "GammaInc" else -1.0
+        return Jet(value, *self._scaled(sign, found).others)
+
+    def _derivatives_in_shape(self, a: Enclosure, x: Enclosure) -> list[Enclosure]:
+        """Enclose the derivatives of P(a, x) in the shape; see `incomplete_gamma`."""
+        ends = (a.low, a.high), (x.low, x.high)
+        c, scale = center_of(ends[0])
+        integrals = shape_integrals(*ends, self._order, c, scale)
+        gammas = [self._constant(Enclosure(*e)) for e in integrals]
+        shape, center, size = map(self._constant, (a, Enclosure(c, c), Enclosure(scale, scale)))
+        log_h = self._call(pt.sub, self._call(pt.mul, center, shape), self._call(pt.gammaln, shape))
+        h = self._call(pt.exp, self._call(pt.add, log_h, size))
+        weights = self._derivatives_of_weight(h, center, shape, self._order)
+        return [
+            reduce(
+                partial(self._call, pt.add),
+                (
+                    self._scaled(comb(k, i), self._multiplied(gammas[i], weights[k - i]))
+                    for i in range(k + 1)
+                ),
+            ).value
+            for k in range(self._order + 1)
+        ]
+
+    def _derivatives_of_weight(self, weight: Jet, log: Jet, a: Jet, most: int) -> list[Jet]:
+        """Return derivatives in a, from order 0, of what is exp(a * log) / gamma(a).
+
+        They are the weight times Bell's polynomials of the derivatives of its logarithm.
+        """
+        orders = (float(n) for n in range(most + self._order))
+        psi = [applied(pt.polygamma.scalar_op, [Enclosure(n, n), a.value])[0] for n in orders]
+        rates = [
+            self._scaled(-1.0, self._chained(psi[n], psi[n + 1 : n + 1 + self._order], a))
+            for n in range(most)
+        ]
+        rates[:1] = [self._call(pt.add, log, rate) for rate in rates[:1]]
+        found = [self._number(1.0)]
+        for n in range(most):
+            terms = (
+                self._scaled(comb(n, i), self._multiplied(found[n - i], rates[i]))
+                for i in range(n + 1)
+            )
+            found.append(reduce(partial(self._call, pt.add), terms))
+        return [self._multiplied(weight, q) for q in found]
+
+    def _call(self, function: Callable, *jets: Jet) -> Jet:
+        return self._jet(function.scalar_op, jets)[0]  # type: ignore[attr-defined]
 
     def _switch(self, parts: Sequence[Jet], joined: np.ndarray | np.bool_ = np.False_) -> Jet:
         """Return either of two, which break off where it is open which, unless they are joined."""
@@ -321,20 +347,12 @@ class _Jets(Scalars):
         def chosen(a: Enclosure | None, b: Enclosure | None) -> Enclosure | None:
             if a is None and b is None:
                 return None
-            return applied(pt.switch.scalar_op, [c, a or _ZERO, b or _ZERO])[0]
+            return applied(pt.switch.scalar_op, [c, a or ZERO, b or ZERO])[0]
 
         if np.all(first):
             return x
         if np.all(second):
             return y
-        value = chosen(x.value, y.value) or _ZERO
+        value = chosen(x.value, y.value) or ZERO
         found = Jet(value, *map(chosen, x.others, y.others))
         return self._broken(found, ~(first | second | joined))
-
-
-def _power_of(slope: Enclosure | None, x: Enclosure | None, power: int) -> Enclosure | None:
-    """Return a slope times a power of what may be zero."""
-    if x is None:
-        return None
-    [raised] = applied(pt.pow.scalar_op, [x, Enclosure(float(power), float(power))])
-    return _product(slope, raised)

@@ -1,5 +1,6 @@
 """Stable, shared forms of a batch log-likelihood."""
 
+from collections.abc import Callable
 from functools import reduce
 from operator import mul
 
@@ -19,6 +20,10 @@ from pymc_subsample.model.trace import RowTrace
 # How far a guard may keep probabilities from 0 and 1.
 _GUARD = 1e-6
 _BESSEL: dict[str | None, float] = {"I0e": 0.0, "I1e": 1.0}
+_COMPLEMENTS: dict[str | None, Callable[..., Variable]] = {
+    "GammaInc": pt.gammaincc,
+    "GammaIncC": pt.gammainc,
+}
 _GATHERED = {"Add", "Sub", "Mul", "TrueDiv"}
 
 
@@ -34,6 +39,7 @@ def simplified(rows: Variable, graph: BatchGraph) -> Variable:
     [rows] = rebuild([rows], {}, _differentiable)
     rows = shifted(rows, list(graph.parameters), list(graph.columns))
     rows = rewrite_graph(rows, include=("canonicalize", "stabilize"), clone=False)
+    [rows] = rebuild([rows], {}, _complemented)
     return _merge_branches(rows)
 
 
@@ -108,6 +114,16 @@ def _differentiable(node: Apply, inputs: list[Variable]) -> list[Variable] | Non
         factors = [x.take(k, axis=axis) for k in range(x.type.shape[axis])]
         x = reduce(mul, factors) if factors else pt.ones_like(x.sum(axis=axis))
     return [x]
+
+
+def _complemented(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Write log(1 - P) as log(Q) where PyTensor has Q = 1 - P, which keeps its digits near zero."""
+    [x, *_] = inputs
+    if elemwise_name(node) != "Log1mexp" or elemwise_name(x.owner) != "Log":
+        return None
+    [p] = x.owner.inputs
+    complement = _COMPLEMENTS.get(elemwise_name(p.owner))
+    return None if complement is None else [pt.log(complement(*p.owner.inputs))]
 
 
 def _counts_rows(index: Variable, axis: int, length: int | None) -> bool:

@@ -463,8 +463,8 @@ def test_models_without_terms_of_order_3(tall_model, name):
 REFUSED = {
     "mvnormal_lkj", "mvnormal_regression_cov", "row_softmax_and_norm", "two_layer_network",
 }  # fmt: skip
-# Of whose functions of parameters nothing encloses the values: Bessel's, incomplete gamma's.
-UNBOUNDED = {"truncated", "von_mises"}
+# Of whose functions of parameters nothing encloses the values: Bessel's.
+UNBOUNDED = {"von_mises"}
 # Impossible rows, which the set-up finds.
 IMPOSSIBLE = {"mixture_of_supports"}
 _FEW = {
