@@ -159,7 +159,9 @@ def remedies(
         if wanted >= n_rows:
             enough = ", up to all rows"
         elif times > 1:
-            enough = f" to {min(_rounded_up(wanted), n_rows):,} or so"
+            # Chains are judged apart, each by its own draws.
+            enough = f" to {min(_rounded_up(wanted), n_rows):,} or so for this chain, and to "
+            enough += "the largest number that a chain of the run names for all"
         left = [f"increase subsample_size (now {subsample_size:,}){enough}"]
     left += ["use control_variate_order=2"] if raisable else []
     left += ["give a better reference"] if given_reference else []

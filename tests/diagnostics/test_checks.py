@@ -71,12 +71,15 @@ def test_only_the_last_draw_is_judged_and_survives_a_file(tmp_path):
             assert all(passed for *_, passed in said)
 
 
+FOR_ALL = " for this chain, and to the largest number that a chain of the run names for all"
+
+
 @pytest.mark.parametrize(("size", "times", "said"), [
-    (990, 1.2, "increase subsample_size (now 990) to 1,200 or so"),
-    (30_080, 1.53, "increase subsample_size (now 30,080) to 47,000 or so"),
-    (9_000, 1.05, "increase subsample_size (now 9,000) to 9,500 or so"),
-    (9_000, 1.1, "increase subsample_size (now 9,000) to 9,900 or so"),
-    (60_000, 1.664, "increase subsample_size (now 60,000) to 99,900 or so"),
+    (990, 1.2, "increase subsample_size (now 990) to 1,200 or so" + FOR_ALL),
+    (30_080, 1.53, "increase subsample_size (now 30,080) to 47,000 or so" + FOR_ALL),
+    (9_000, 1.05, "increase subsample_size (now 9,000) to 9,500 or so" + FOR_ALL),
+    (9_000, 1.1, "increase subsample_size (now 9,000) to 9,900 or so" + FOR_ALL),
+    (60_000, 1.664, "increase subsample_size (now 60,000) to 99,900 or so" + FOR_ALL),
     (990, 0.9, "increase subsample_size (now 990)"),
     (990, np.nan, "increase subsample_size (now 990)"),
     (990, np.inf, "increase subsample_size (now 990), up to all rows"),
