@@ -178,26 +178,43 @@ def free_memory() -> float | None:
     return min(known, default=None)
 
 
+def total_memory() -> float | None:
+    """Return how many bytes the machine, or the container, has; None where that is not known."""
+    known = [n for n in (_pages("SC_PHYS_PAGES"), _limit_of_group()) if n is not None]
+    return min(known, default=None)
+
+
 def _of_machine() -> float | None:
     found = _numbers(Path("/proc/meminfo"))
     if "MemAvailable:" in found:
         return 1024 * found["MemAvailable:"]
-    for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
-        try:
-            return float(os.sysconf(name) * os.sysconf("SC_PAGE_SIZE"))
-        except (AttributeError, OSError, ValueError):
-            continue
-    return None
+    known = map(_pages, ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"))
+    return next((n for n in known if n is not None), None)
+
+
+def _pages(name: str) -> float | None:
+    try:
+        return float(os.sysconf(name) * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 def _of_group() -> float | None:
     """Return what is left of the limit of a container."""
+    limit = _limit_of_group()
     try:
-        limit = float((_GROUP / "memory.max").read_text())
         used = float((_GROUP / "memory.current").read_text())
+    except (OSError, ValueError):
+        return None
+    cached = _numbers(_GROUP / "memory.stat").get("inactive_file", 0.0)
+    return None if limit is None else limit - used + cached
+
+
+def _limit_of_group() -> float | None:
+    try:
+        return float((_GROUP / "memory.max").read_text())
     except (OSError, ValueError):  # no limit is spelled out as a word
         return None
-    return limit - used + _numbers(_GROUP / "memory.stat").get("inactive_file", 0.0)
 
 
 def _numbers(file: Path) -> Mapping[str, float]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pymc_subsample.chain.ellipsoid import shape
-from pymc_subsample.chain.memory import free_memory
+from pymc_subsample.chain.memory import total_memory
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.setup import Preparation, Problem
 from pymc_subsample.compiled.blas import one_thread
@@ -31,7 +31,7 @@ from pymc_subsample.model import TallModelError
 
 # Share of the rows read by an estimate, those that are read always among them.
 _MOST = 0.5
-# Of the free memory, that a chain may take to hold all rows.
+# Of the memory, that a chain may take to hold all rows.
 _OF_MEMORY = 0.1
 
 
@@ -123,8 +123,8 @@ def all_rows(
 
 
 def _fits_memory(expansion: Expansion) -> bool:
-    free = free_memory()
-    return free is None or 8.0 * expansion.width * expansion.n_rows <= _OF_MEMORY * free
+    total = total_memory()  # not what happens to be free: a busy machine is to decide the same
+    return total is None or 8.0 * expansion.width * expansion.n_rows <= _OF_MEMORY * total
 
 
 def check_blocks(kind: int, m: int | None, blocks: int | None) -> None:

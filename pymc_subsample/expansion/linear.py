@@ -43,7 +43,7 @@ from pymc_subsample.expansion.undefined import cause as found_cause
 from pymc_subsample.graph.affine import Affine
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, elemwise_name, rebuild
 from pymc_subsample.graph.interpreter import NoForm
-from pymc_subsample.graph.loops import gradients
+from pymc_subsample.graph.loops import gradients, has_loops
 from pymc_subsample.graph.pieces import Pieces
 from pymc_subsample.kernels import linear as kernels
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, RESIDUAL
@@ -168,7 +168,8 @@ def linear_expansion(
         derivatives: dict[tuple[int, ...], Variable] = {}
         if len(forms) <= MAX_COMBINED:
             with suppress(*UNDIFFERENTIABLE):
-                derivatives = code.derivatives(order + 1)
+                if not has_loops(code.derivatives(order).values()):
+                    derivatives = code.derivatives(order + 1)
         with np.errstate(all="ignore"):  # of PyTensor, which tries constants
             data = list(code.data.values())
             bound = Coefficients(code.loglik, code.x, data, order + 1, derivatives)

@@ -16,6 +16,8 @@ import math
 import numpy as np
 from scipy import special
 
+from pymc_subsample.graph.intervals import WORK
+
 type Ends = tuple[np.ndarray, np.ndarray]
 
 # The series of e^-t for t <= 1 leaves 1 / 20! = 4e-19.
@@ -30,19 +32,24 @@ _LEAST_CENTER = -3.0
 def shape_integrals(a: Ends, x: Ends, most: int, c: np.ndarray, scale: np.ndarray) -> list[Ends]:
     r"""Enclose :math:`e^{-s} \gamma_k(a, x)` for k up to `most`, where s is `scale`.
 
-    Nothing is known of a <= 0 or x < 0: these ends are not numbers.
+    Nothing is known of a <= 0 or x <= 0: these ends are not numbers.
     """
-
-    def parts(a: np.ndarray, x: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        a, x = np.where(a > 0, a, np.nan), np.where(x < 0, np.nan, x)
-        return _integrals(*np.broadcast_arrays(a, x, c, scale), most=most)
-
-    corner = {(i, j): parts(a[i], x[j]) for i in (0, 1) for j in (0, 1)}
+    (a_low, a_high), (x_low, x_high) = (
+        (np.where(v > 0, v, np.nan) for v in ends) for ends in (a, x)
+    )
+    below = [
+        _below(*np.broadcast_arrays(*ends, c, scale), most=most)
+        for ends in ((a_high, x_low), (a_low, x_high))
+    ]
+    above = [
+        _above(*np.broadcast_arrays(*ends, c, scale), most=most)
+        for ends in ((a_low, x_low), (a_high, x_high))
+    ]
     found = []
     for k in range(most + 1):
-        low, high = corner[1, 0][k][0], corner[0, 1][k][0]
+        low, high = (part[k] for part in below)
         ends = (low, high) if k % 2 == 0 else (-high, -low)
-        found.append((ends[0] + corner[0, 0][k][1], ends[1] + corner[1, 1][k][1]))
+        found.append((ends[0] + above[0][k], ends[1] + above[1][k]))
     return found
 
 
@@ -53,15 +60,20 @@ def center_of(a: Ends) -> tuple[np.ndarray, np.ndarray]:
     return c, special.gammaln(middle) - c * middle
 
 
-def _integrals(
+def _below(
     a: np.ndarray, x: np.ndarray, c: np.ndarray, scale: np.ndarray, *, most: int
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return sizes of the parts of each integral below and above e^c."""
-    end = np.log(x)
-    first = np.minimum(np.minimum(end, c), 0.0)
-    below = _start(a, first, c, scale, most)
-    below = below + _between(a, first, np.minimum(end, c), c, scale, most)
-    return list(zip(below, _between(a, c, np.maximum(end, c), c, scale, most), strict=True))
+) -> np.ndarray:
+    """Return sizes of the parts below e^c of the integrals."""
+    end = np.minimum(np.log(x), c)
+    first = np.minimum(end, 0.0)
+    return _start(a, first, c, scale, most) + _between(a, first, end, c, scale, most)
+
+
+def _above(
+    a: np.ndarray, x: np.ndarray, c: np.ndarray, scale: np.ndarray, *, most: int
+) -> np.ndarray:
+    """Return the parts above e^c."""
+    return _between(a, c, np.maximum(np.log(x), c), c, scale, most)
 
 
 def _start(
@@ -93,5 +105,9 @@ def _between(
     with np.errstate(invalid="ignore"):
         v = np.where(half > 0, begin, 0.0) + half * nodes
     heights = np.exp(a * (v - c) - np.exp(v) - scale) * half * weights
-    size = np.abs(v - c)
-    return np.array([(size**k * heights).sum(axis=0) for k in range(most + 1)])
+    size, found = np.abs(v - c), []
+    for _ in range(most + 1):
+        found.append(heights.sum(axis=0))
+        heights = heights * size
+    WORK.elements += (most + 1) * heights.size
+    return np.array(found)

@@ -5,6 +5,7 @@ for many rows at once. The result holds every value that the inputs allow; it is
 than it need be where an input occurs more than once.
 """
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -21,12 +22,22 @@ from pymc_subsample.graph.interpreter import NoForm, array_of
 from pymc_subsample.graph.scalars import Scalars
 
 
+class _Work(threading.local):
+    """Intervals that a thread has computed: what its time is counted by."""
+
+    elements = 0
+
+
+WORK = _Work()
+
+
 class Enclosure:
     """Intervals from `low` to `high`, arrays of one shape over rows or numbers."""
 
     def __init__(self, low: ArrayLike, high: ArrayLike):
         self.low = np.where(np.isnan(low), -np.inf, low)
         self.high = np.where(np.isnan(high), np.inf, high)
+        WORK.elements += self.low.size
 
     @property
     def size(self) -> np.ndarray:

@@ -9,7 +9,7 @@ References
 .. [1] A. Griewank and A. Walther (2008). Evaluating Derivatives, second edition. SIAM, chapter 3.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -45,6 +45,12 @@ def gradients(cost: Variable, wrt: Sequence[Variable], **options: Any) -> list[V
     # PyTensor makes a loop for every state that is read.
     merged([g for g in found if not isinstance(g.type, _NONE)])
     return found
+
+
+def has_loops(graphs: Iterable[Variable]) -> bool:
+    """Whether graphs are evaluated by loops until sums settle, of which nothing encloses values."""
+    ops = (node.op for node in toposort(graphs))
+    return any(isinstance(op, Elemwise) and isinstance(op.scalar_op, ScalarLoop) for op in ops)
 
 
 class _Loop(ScalarLoop):

@@ -134,5 +134,6 @@ def test_free_memory_of_a_container(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(storage, "_GROUP", tmp_path)
     assert storage.free_memory() == 1500
+    assert storage.total_memory() == 3000  # whatever is in use
     (tmp_path / "memory.max").write_text("max")
     assert storage.free_memory() > 1500

@@ -12,7 +12,7 @@ from pymc_subsample.chain.all_rows import (
     DRAWS,
     FEW_GRADIENTS,
     SAVED_SECONDS,
-    seconds_per_full_gradient,
+    counted_gradient,
 )
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.expansion import Expansion
@@ -58,8 +58,9 @@ class Deciding:
         bound: str | float,
         intensity: float,
         temperature: float,
+        operations: int,
     ):
-        self.active, self._bound = active, bound
+        self.active, self._bound, self._operations = active, bound, operations
         self._scale = {"temperature": temperature, "intensity": intensity}
         self._tables: list[tuple[Reference, RowBounds]] = []
         self._seconds: float | None = None  # That bounds may take.
@@ -101,7 +102,7 @@ class Deciding:
     ) -> list[tuple[Forecast, float]]:
         """Choose rows for the surrogate, and the order, or take that one; `verify` at all modes."""
         found = self._chosen(order, modes)
-        self._seconds = np.inf  # what a chain does must not depend on how fast the machine is
+        self._seconds = np.inf  # a chain's references have bounds whatever they take
         return found
 
     def _chosen(
@@ -192,7 +193,7 @@ class Deciding:
         count = min(max(_FEWEST_POINTS, _POINTS * size), _MOST_POINTS)
         points = self._points(reference, factor, count)
         if self._seconds is None:
-            gradient = seconds_per_full_gradient(self._second, reference)
+            gradient = counted_gradient(self._operations, self._second.n_rows)
             self._seconds = SAVED_SECONDS + 2 * DRAWS * FEW_GRADIENTS * gradient
         bounds = bound_rows(
             expansion, reference, points, self._bound, **self._scale, exact=self.exact,

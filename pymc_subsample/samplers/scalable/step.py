@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
+from pytensor.graph.traversal import toposort
 
 from pymc_subsample.bounds.remainders import BOUNDS, RowBounds
 from pymc_subsample.bounds.strata import UnboundedError
@@ -288,8 +289,9 @@ class ScalableMH(ChainStep):
         problem, self.prepared = self._found(temperature=self.temperature)
         with doing("bounding what the expansions leave of the rows"):
             self._deciding = Deciding(
-                self.expansion, self.active, self.bound, self.intensity, self.temperature
-            )
+                self.expansion, self.active, self.bound, self.intensity, self.temperature,
+                operations=len(list(toposort(self.tall.batch.outputs))),
+            )  # fmt: skip
             try:
                 found = self._deciding.choose(order, self.prepared.at_modes)
             except UnboundedError as error:
