@@ -32,6 +32,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 _JUMP = 0.125
 # Share of what the gradient says along a piece that quadrature leaves where there is no jump.
 _RESOLVED = 0.25
+# Lines along which edges are looked for, of ten evaluations of the prior each at least.
+MOST_LINES = 200_000
 # Axes along which ends are looked for beside each point: 400 evaluations of the prior.
 _MOST_AXES = 100
 # A density this much lower just inside, as a logarithm, has vanished before it ends: at the edge it
@@ -40,6 +42,13 @@ _VANISHED = 4.0
 
 # Log density and gradient, shape (d,), at a point.
 Density = Callable[[np.ndarray], tuple[float, np.ndarray]]
+
+
+class ManyLinesError(Exception):
+    """Edges are near, and lines from the points along all directions are too many to look for them.
+
+    The message says how many they are.
+    """
 
 
 @dataclass(frozen=True)
@@ -70,12 +79,15 @@ def edges_near(
 ) -> Edges | None:
     """Look for edges within a standard deviation of points, (k, d), along columns of a factor.
 
-    None where random steps of that size from each of the points meet no edge.
+    None where random steps of that size from each of the points meet no edge. Raises
+    `ManyLinesError` where they do, and these are more lines than `MOST_LINES`.
     """
     steps = rng.standard_normal((2, *points.shape)) @ factor.T
     pairs = ((x, step) for way in steps for x, step in zip(points, way, strict=True))
     if not any(_edge(density, x, step)[0] < 1 for x, step in pairs):
         return None
+    if (lines := 2 * points.size) > MOST_LINES:
+        raise ManyLinesError(f"{lines:,}")
     (ahead, fewer), (behind, less) = (
         np.array([[_edge(density, x, sign * u) for u in factor.T] for x in points]).transpose(
             2, 0, 1
@@ -106,9 +118,19 @@ def _edge(density: Density, start: np.ndarray, step: np.ndarray) -> tuple[float,
         missing = abs(values[-1] - values[0] - half * float(_WEIGHTS @ slopes))
         return not missing <= max(_JUMP, _RESOLVED * size)
 
+    def inside(t: float) -> bool:
+        return bool(np.isfinite(density(start + t * step)[0]))
+
     low, high = 0.0, 1.0
     if not crosses(low, high):
         return 1.0, 0.0
+    if inside(low) and not inside(high):
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if inside(middle) else (low, middle)
+        if not crosses(0.0, low):
+            return low, -np.inf
+        low, high = 0.0, low  # something is nearer
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
         if crosses(low, middle):

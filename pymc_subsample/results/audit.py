@@ -15,7 +15,7 @@ from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.beyond import Beyond, beyond
 from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
 from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept, require_same_data
-from pymc_subsample.diagnostics.edges import edges_near, ends_in_sight, prior_of
+from pymc_subsample.diagnostics.edges import ManyLinesError, edges_near, ends_in_sight, prior_of
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.overlooked import depth, how_deep
 from pymc_subsample.diagnostics.scores import by_scores, covariance_of, log_posteriors
@@ -106,8 +106,8 @@ def audit(
         The model that was sampled. Default: the model on the context stack.
     draws : int, default 200
         Draws at which all rows are read, from 40 up, spread evenly over all chains: one pass each,
-        and up to 16 at the farthest, 16 beside draws (of scores) and 33 beyond them, more where
-        something is found there.
+        and up to 16 at the farthest, 16 beside draws (of scores, and 24 times as many where rows
+        end the density there) and 33 beyond them, more where something is found there.
     var_names : sequence of str, optional
         Variables of the posterior to report, deterministic ones among them. Default: the free
         variables.
@@ -232,18 +232,20 @@ def audit(
         raw = plain_moments(values)
         read = reader(model, tall, names)
         look = generator.spawn(1)[0]
-        rows_end = _ended_by_rows(expansion, theta.reshape(-1, tall.size), logp, every, look)
-        passes += _ASKED
-        if rows_end:
-            found, p_value, edges = unknown_moments(raw), np.nan, "rows"
-        else:
-            near = theta.reshape(-1, tall.size)
+        near = theta.reshape(-1, tall.size)
+        rows_end, asked = _ended_by_rows(expansion, near, logp, every, look)
+        passes += asked
+        found, p_value, edges = unknown_moments(raw), np.nan, "rows"
+        if not rows_end:
             beside = partial(edges_near, prior_of(expansion), near, rng=look)
-            found, p_value, cut = by_scores(
-                expansion, theta, score.reshape(shape), every, raw, n_chains * n_draws, read,
-                generator, beside,
-            )  # fmt: skip
-            edges = "prior" if cut else ""
+            try:
+                found, p_value, cut = by_scores(
+                    expansion, theta, score.reshape(shape), every, raw, n_chains * n_draws, read,
+                    generator, beside,
+                )  # fmt: skip
+                edges = "prior" if cut else ""
+            except ManyLinesError:
+                edges = "many"
         k_hat = ess = np.nan
         signed, other = None, ""
     weights = None if signed is None else signed[:, at].ravel() / signed.mean()
@@ -302,16 +304,20 @@ def _ended_by_rows(
     logp: np.ndarray,
     every: np.ndarray,
     rng: np.random.Generator,
-) -> bool:
-    """Whether rows end the density beside draws, (k, d), where it is not nil."""
+) -> tuple[bool, int]:
+    """Whether rows end the density beside draws, (k, d), where it is not nil, and passes taken."""
+    passes = 0
     scale = covariance_of(every.reshape(-1, thetas.shape[1]), 10 * thetas.shape[1])
 
     def level(points: np.ndarray) -> np.ndarray:
+        nonlocal passes
         prior = np.array([expansion.parameters(x)[1] for x in points])
+        passes += len(points)
         return np.where(np.isfinite(prior), log_posteriors(expansion, points)[0], 0.0)
 
     some = spread(len(thetas), 1, _ASKED)
-    return ends_in_sight(level, thetas[some], logp[some], np.linalg.cholesky(scale), rng) > 0
+    near = ends_in_sight(level, thetas[some], logp[some], np.linalg.cholesky(scale), rng) > 0
+    return near, passes
 
 
 def _of_other_estimates(stats: xr.Dataset, log_weights: np.ndarray) -> str:

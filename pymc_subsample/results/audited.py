@@ -8,6 +8,7 @@ import xarray as xr
 from scipy.stats import t
 
 from pymc_subsample.diagnostics.checks import Rule
+from pymc_subsample.diagnostics.edges import MOST_LINES
 from pymc_subsample.diagnostics.findings import Finding, as_html, judged, lines, tiered, worst
 from pymc_subsample.diagnostics.mixing import FALSE_ALARMS
 from pymc_subsample.diagnostics.scores import BLOCKS
@@ -51,6 +52,13 @@ _BY_ROWS = (
     "say nothing of means and standard deviations. Audit a run of pms.HMCECS, whose weights do, or "
     "compare with pm.sample(step=pm.DEMetropolisZ())."
 )
+_MANY_LINES = (
+    "A constraint or a step of the prior is near the draws, and correcting their gradients for it "
+    f"takes a look along more than {MOST_LINES:,} lines, two for each draw and parameter. Audit a "
+    "run of pms.HMCECS, whose weights need none, or fewer draws."
+)
+# Why scores judge nothing beside an edge.
+_UNJUDGED = {"rows": _BY_ROWS, "many": _MANY_LINES}
 # What no audit can see, said of every one.
 UNSEEN = (
     "An audit judges the draws by the density where they are. It cannot see what none of them "
@@ -115,10 +123,11 @@ class Audit:
     other : str
         Why the draws seem to be of another model or of other data than the audit was given, or of
         one without some rows: empty where nothing says so.
-    edges : {"", "prior", "rows"}
+    edges : {"", "prior", "many", "rows"}
         What ends the density, or makes it jump, within a standard deviation of the draws: nothing;
-        priors and potentials, and scores count by their distance from there; or rows, and scores
-        judge nothing. "" for "weights", which need no gradients.
+        priors and potentials, and scores count by their distance from there; the same, and scores
+        judge nothing, since there are too many parameters to look along; or rows, and scores judge
+        nothing. "" for "weights", which need no gradients.
     unreached : tuple of float and str
         What the density holds beyond the farthest draws adds to a standard deviation in
         unconstrained space, as a share, and of which element: by lines through the most central
@@ -168,7 +177,7 @@ class Audit:
             else f"scores: p-value {self.p_value:.3g}"
             if np.isfinite(self.p_value)
             else "scores: no p-value, an edge is near"
-            if self.edges == "rows"
+            if self.edges in _UNJUDGED
             else "scores: no p-value, too few effective draws"
         )
         return (
@@ -244,11 +253,12 @@ def _judged(audit: Audit) -> list[Finding]:
             findings.append(judged(doubt, "warn", audit.k_hat))
         else:
             findings.append(tiered(K_HAT, doubt, audit.k_hat))
-    if audit.edges == "rows":
+    unjudged = _UNJUDGED.get(audit.edges)
+    if unjudged:
         title = "audit: whether means and sds are right, beside an edge"
-        findings.append(Finding("edges", title, "warn", np.nan, np.nan, False, _BY_ROWS))
-    scored = audit.kind == "score" and audit.edges != "rows"
-    numbers = ((BIAS, "bias"), (SD_ERROR, "sd_error")) if audit.edges != "rows" else ()
+        findings.append(Finding("edges", title, "warn", np.nan, np.nan, False, unjudged))
+    scored = audit.kind == "score" and not unjudged
+    numbers = () if unjudged else ((BIAS, "bias"), (SD_ERROR, "sd_error"))
     for rule, number in numbers:
         size, error = np.abs(audit.table[number].values), audit.table[f"{number}_mcse"].values
         if not np.all(np.isfinite(error)):

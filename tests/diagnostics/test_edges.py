@@ -10,6 +10,7 @@ import scipy.stats
 import xarray as xr
 
 import pymc_subsample as pms
+from pymc_subsample.diagnostics import edges
 from pymc_subsample.diagnostics.edges import edges_near, jumps_near, operated
 
 QUIET = {"progressbar": False, "cores": 1, "compute_convergence_checks": False}
@@ -39,8 +40,8 @@ def test_means_are_zero_beside_ends_and_jumps(low, high, at, jump):
     weight /= weight.sum()
     x, factor = grid[weight > 0, None], np.array([[0.6]])
     weight = weight[weight > 0]
-    edges = edges_near(density, x, factor, np.random.default_rng(1))
-    s, h = operated(-x, factor, edges)
+    found = edges_near(density, x, factor, np.random.default_rng(1))
+    s, h = operated(-x, factor, found)
     np.testing.assert_allclose(weight @ s, 0, atol=2e-3)
     np.testing.assert_allclose(weight @ (x * s + 0.6 * h), 0, atol=2e-3)
     assert abs(weight @ x) > 0.04  # twenty times that
@@ -63,6 +64,22 @@ def test_a_smooth_density_has_no_edges():
     for density in (normal, laplace, wall):
         assert edges_near(density, x, np.eye(3), rng) is None
         assert jumps_near(density, x, np.arange(3)) == 0
+
+
+def test_lines_of_many_parameters_are_capped(monkeypatch):
+    """Where an edge is near; an audit says that it judges nothing, and why."""
+    x = np.abs(np.random.default_rng(2).normal(size=(50, 3)))
+
+    def half(x):
+        return -0.5 * x @ x if np.all(x > 0) else -np.inf, -x
+
+    monkeypatch.setattr(edges, "MOST_LINES", 299)
+    with pytest.raises(edges.ManyLinesError, match="300"):
+        edges_near(half, x, np.eye(3), np.random.default_rng(1))
+    assert edges_near(half, x + 30, np.eye(3), np.random.default_rng(1)) is None
+    found = audited(sum_above)
+    assert (found.status, found.edges) == ("warn", "many")
+    assert "takes a look along more than" in repr(found)
 
 
 # Audits
@@ -204,6 +221,9 @@ def test_rows_that_end_the_density_are_said():
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"top": (("chain", "draw"), draws)})})
     found = pms.audit(idata, model=model)
     assert (found.status, found.edges) == ("warn", "rows")
+    # One at each draw and one for its curvature; 16 steps, and as far as each leaves the support
+    # 23 halvings and one more; 16 at the farthest and 33 beyond.
+    assert found.passes > 200 + 1 + 16 + 24 + 16
     assert "some rows becomes minus infinity" in repr(found)
 
 
