@@ -10,7 +10,7 @@ import pytensor
 from pymc_subsample.expansion.curvature import MAX_DENSE
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.model import TallModel
-from pymc_subsample.model.verification import probes, tolerance
+from pymc_subsample.model.verification import probes, tolerance, warn_uncompared
 
 _GROUPS = 10
 # A gradient is compared with a finite difference where two of those agree to this share.
@@ -25,13 +25,14 @@ class Agreement:
 
     def __init__(self, model: TallModel, expansion: Expansion) -> None:
         self.model, self.expansion = model, expansion
+        self._compared = 0  # Rows.
 
     def of_posterior(self) -> bool:
         """Whether log posterior and gradient are the model's, at two random points.
 
         They are compared by the functions that a step compiles anyway: change of the log-likelihood
         for order 0, sums otherwise. Where they differ, the model as written is taken in the form in
-        which PyTensor computes it.
+        which PyTensor computes it. Warns if that leaves no row to compare.
         """
         same = self._of_sums if self.expansion.order else self._of_changes
 
@@ -40,7 +41,10 @@ class Agreement:
                 same(theta, index) and self._of_prior(theta) for theta, index in probes(self.model)
             )
 
-        return agree() or (self.model.stabilise() and agree())
+        agreed = agree() or (self.model.stabilise() and agree())
+        if agreed and not self._compared:
+            warn_uncompared(self.model)
+        return agreed
 
     def of_loglik(self, theta: np.ndarray, index: np.ndarray) -> bool:
         """Whether `Expansion.loglik` of some rows at theta is the model's."""
@@ -106,6 +110,7 @@ class Agreement:
         found = np.empty(len(index))
         expansion.change(phi, new_phi, phi, expansion.take(index), found)
         known = np.isfinite(new - old)
+        self._compared += int(known.sum())
         return bool(np.all(abs(found - (new - old))[known] <= (near + far)[known]))
 
     def _of_sums(self, theta: np.ndarray, index: np.ndarray) -> bool:
@@ -113,6 +118,7 @@ class Agreement:
         expected = model.loglik_as_written(theta, index)
         known = np.isfinite(expected)
         index, expected = index[known], expected[known]
+        self._compared += len(index)
         if not len(index):
             return True
         allowed = tolerance(model, model.loglik_as_written, theta, index)

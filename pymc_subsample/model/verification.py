@@ -269,9 +269,11 @@ def check_batches(
         others = current().map(among_all, found, compiles=False)
     else:
         others = (np.concatenate([batch(at, [i]) for i in index]) for at, index in found)
+    compared = 0
     for (theta, index), expected in zip(found, others, strict=True):
         # Before PyTensor's rewrites a log-likelihood may overflow where the batch's does not.
         known = np.isfinite(expected)
+        compared += int(known.sum())
         error = abs(batch(theta, index)[known] - expected[known])
         if not np.all(error <= tolerance(tall, batch, theta, index)[known]):
             raise TallModelError(
@@ -280,6 +282,18 @@ def check_batches(
                 "likelihood so that each row depends on parameters and on that row alone, or "
                 "sample this model with pm.sample()."
             )
+    if not compared:
+        warn_uncompared(tall)
+
+
+def warn_uncompared(tall: Evaluation) -> None:
+    """Say that checks of the log-likelihood had nothing to go by."""
+    warn(
+        f"The log-likelihood of {listed(tall.observed)} by its own operations is not finite, or "
+        "has lost its digits to underflow, in all of the rows and at all of the parameters looked "
+        "at: the stable form that is sampled could not be compared with it. Write sums of "
+        "exponentials with pm.math.logsumexp or pm.Mixture, or compare a few rows yourself."
+    )
 
 
 def probes(tall: Evaluation) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -5,6 +5,7 @@ underflows at exp(-11,355); derivatives are differences of these.
 """
 
 import re
+import warnings
 
 import numpy as np
 import pymc as pm
@@ -158,6 +159,17 @@ def test_sums_of_sums_are_looked_at_once():
 def test_as_they_are_written_they_underflow():
     value = LOGARITHMS["data"](np, 0.9, 1.1)
     assert np.isneginf(value).any()
+
+
+@pytest.mark.parametrize(("lowest", "said"), [(-1e3, True), (-30.0, False)])
+def test_what_cannot_be_compared_is_said(lowest, said):
+    """Where all rows underflow by the model's own operations, and not where they do not."""
+    depth = lowest + 0.1 * U
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        expand(potential(lambda m, a, b: m.log(a * m.exp(a * depth) + m.exp(b * depth) / b)))
+    found = [w for w in caught if "could not be compared with it" in str(w.message)]
+    assert bool(found) == said
 
 
 SPENT = _rng.gamma(2, 1, size=(N, 3)) * (_rng.random(N) < 0.6)[:, None]
