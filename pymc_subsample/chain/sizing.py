@@ -1,9 +1,11 @@
 """How many rows a subsample takes, and in how many blocks."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from pymc_subsample.chain.all_rows import nuts
 from pymc_subsample.chain.ellipsoid import shape
 from pymc_subsample.chain.memory import total_memory
 from pymc_subsample.chain.progress import doing
@@ -251,12 +253,20 @@ def _no_products(moments: ResidualMoments, problem: Problem, at: Reference) -> s
     )
 
 
-def instead_of_bounds(problem: Problem, prepared: Preparation) -> str:
-    """Say which sampler takes a model whose rows have no bounds, after a look at its subsample."""
-    try:
-        choose(problem, prepared, None, None)
-    except TallModelError:
-        return (
-            "HMCECS cannot subsample these rows either. Sample this model with pm.NUTS or nutpie."
-        )
-    return "Use HMCECS, which needs none."
+def instead_of_bounds(tries: Iterable[tuple[Problem, Preparation]]) -> str:
+    """Say which sampler takes a model whose rows have no bounds, after a look at its subsample.
+
+    `tries` are the model, and the model with rows on other scales, if these would help.
+    """
+    reads_all = False
+    for problem, prepared in tries:
+        try:
+            found = choose(problem, prepared, None, None)
+        except TallModelError:
+            continue
+        if len(found.always) + found.subsample_size < problem.expansion.n_rows:
+            return "Use HMCECS, which needs none."
+        reads_all = True
+    if reads_all:
+        return f"Use HMCECS, which needs none but reads all rows here, or {nuts()[1]}."
+    return f"HMCECS cannot subsample these rows either. Use {nuts()[1]}."

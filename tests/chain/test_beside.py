@@ -1,6 +1,5 @@
 """Chains that come to read much of the data, and bounds that take long: what is said, and when."""
 
-import logging
 from dataclasses import replace
 
 import cloudpickle
@@ -123,23 +122,33 @@ def test_bounds_that_take_longer_than_they_may_are_given_up():
     assert said[2] == said[3]
 
 
+def near_poisson(n: int = 3000) -> pm.Model:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=n)
+    with pm.Model() as model:
+        mu, alpha = pm.math.exp(pm.Normal("a") + pm.Normal("b") * x), pm.HalfNormal("alpha", 100)
+        pm.NegativeBinomial("y", mu=mu, alpha=alpha, observed=rng.poisson(np.exp(0.5 + 0.3 * x)))
+    return model
+
+
+def kinked(n: int = 2000) -> pm.Model:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=n)
+    with pm.Model() as model:
+        mu = pm.Normal("a") + pm.Normal("b") * x
+        pm.Laplace("y", mu=mu, b=1.0, observed=rng.normal(size=n))
+    return model
+
+
 @pytest.mark.costly
 def test_what_is_named_instead_of_bounds_serves(monkeypatch):
+    """HMCECS, on another scale too, and not where it would refuse the model."""
     monkeypatch.setattr(deciding, "SAVED_SECONDS", -1e9)
-    with pytest.raises(pms.TallModelError, match="Use HMCECS, which needs none"):
-        pms.ScalableMH(model=near_components())
-    assert pms.HMCECS(model=near_components())._share <= 1.1
-
-
-@pytest.mark.costly
-def test_where_hmcecs_does_not_serve_either_it_is_not_named(monkeypatch, caplog):
-    def refuse(*_):
-        raise pms.TallModelError("no subsample")
-
-    monkeypatch.setattr(deciding, "SAVED_SECONDS", -1e9)
-    monkeypatch.setattr("pymc_subsample.chain.sizing.choose", refuse)
-    with (
-        caplog.at_level(logging.INFO),
-        pytest.raises(pms.TallModelError, match=r"either\. Sample this model with pm\.NUTS"),
-    ):
-        pms.ScalableMH(model=near_components())
+    for make, said in ((near_components, "but reads all rows here"), (near_poisson, r"none\.")):
+        with pytest.raises(pms.TallModelError, match=f"Use HMCECS, which needs .*{said}"):
+            pms.ScalableMH(model=make())
+        assert (pms.HMCECS(model=make())._share < 1.0) == (make is near_poisson)
+    with pytest.raises(pms.TallModelError, match=r"cannot .* either\. Use pm\.sample\("):
+        pms.ScalableMH(model=kinked())
+    with pytest.raises(pms.TallModelError):
+        pms.HMCECS(model=kinked())

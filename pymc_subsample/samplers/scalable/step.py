@@ -1,7 +1,7 @@
 """Scalable Metropolis-Hastings as a PyMC step method."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Unpack
 
@@ -26,6 +26,7 @@ from pymc_subsample.chain.competing import warn_of_modes
 from pymc_subsample.chain.declarations import ReferredState, Statistics, statistics
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.progress import doing
+from pymc_subsample.chain.setup import Preparation, Problem
 from pymc_subsample.chain.signatures import SharedContinuous
 from pymc_subsample.chain.sizing import instead_of_bounds
 from pymc_subsample.chain.tuning import Tuning, TuningState
@@ -34,6 +35,7 @@ from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference, reference_at
 from pymc_subsample.kernels.dynamics import Moves
+from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.samplers.minibatch.moves import given_factor, given_scale, in_own_units
 from pymc_subsample.samplers.minibatch.proposals import (
@@ -295,7 +297,7 @@ class ScalableMH(ChainStep):
             try:
                 found = self._deciding.choose(order, self.prepared.at_modes)
             except UnboundedError as error:
-                instead = instead_of_bounds(problem, self.prepared)
+                instead = instead_of_bounds(self._as_hmc_ecs(problem, self.prepared))
                 raise TallModelError(f"{error} {instead}") from error
         self.control_variate_order = self._deciding.order
         self._compiled = self._deciding.model
@@ -312,6 +314,16 @@ class ScalableMH(ChainStep):
         if self.prepared is not None:  # otherwise the set-up goes on
             self._deciding.connect(self.expansion)
             self._compiled = self._deciding.model
+
+    def _as_hmc_ecs(
+        self, problem: Problem, prepared: Preparation
+    ) -> Iterator[tuple[Problem, Preparation]]:
+        """Set up as another step would: on other scales too, after which this step is of no use."""
+        self.prepared = None
+        yield problem, prepared
+        if self._form.rescaled(self.tall, self.expansion, problem, prepared):
+            self._connect()
+            yield self._solved(self.temperature, PERTURBED)
 
     def _expand(self, tall: TallModel) -> Expansion:
         expansion = super()._expand(tall)
