@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pymc_subsample.chain.all_rows import DRAWS, compare, nuts, pays
+from pymc_subsample.chain.calling import has_draws
+from pymc_subsample.chain.notices import Notice
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.diagnostics.checks import amount
 
@@ -18,6 +20,20 @@ LARGE_SHARE, NO_SMALL_SHARE = 0.25, 0.1
 
 class OutgrownError(RuntimeError):
     """A chain's subsample has to grow until NUTS on all rows saves most of the time."""
+
+
+class Outgrown(Notice):
+    """Ends the run where PyMC logs this, in the user's process, unless a chain has draws by then.
+
+    An error of a worker would end all chains, whatever they have drawn.
+    """
+
+    @property
+    def level(self) -> str:
+        """Level at which PyMC logs this: once as a warning."""
+        if not has_draws():
+            raise OutgrownError(self.message)
+        return "warn" if super().level == "info" else "debug"
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What PyMC does not tell a step: what `pm.sample` was given, and which other steps there are."""
 
+import multiprocessing
 import sys
 from collections.abc import Iterator, Mapping
 from types import FrameType
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from pymc.backends.ndarray import NDArray
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 
@@ -21,6 +23,20 @@ def _callers() -> Iterator[FrameType]:
 def calling_sample() -> Mapping[str, Any] | None:
     """Return the local variables of the `pm.sample` that calls; None where none does."""
     return next((f.f_locals for f in _callers() if f.f_code is pm.sample.__code__), None)
+
+
+def is_sampling() -> bool:
+    """Whether `pm.sample` calls, in this process or from that of which this is a worker."""
+    return calling_sample() is not None or multiprocessing.parent_process() is not None
+
+
+def has_draws() -> bool:
+    """Whether a chain of the `pm.sample` that calls may have draws after tuning."""
+    known = calling_sample() or {}
+    traces = known.get("traces") or [None]
+    if not all(isinstance(t, NDArray) for t in traces):
+        return True
+    return max(map(len, traces)) > known["tune"]
 
 
 def is_called_by(package: str) -> bool:

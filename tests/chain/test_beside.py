@@ -1,16 +1,18 @@
 """Chains that come to read much of the data, and bounds that take long: what is said, and when."""
 
+import logging
+import pickle
 from dataclasses import replace
 
-import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
+from pymc.stats.convergence import log_warning
 
 import pymc_subsample as pms
 from pymc_subsample.bounds.remainders import bound_rows
 from pymc_subsample.bounds.strata import UnboundedError
-from pymc_subsample.chain import beside
+from pymc_subsample.chain import beside, calling, notices
 from pymc_subsample.chain.all_rows import Comparison
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.reference import reference_at
@@ -39,13 +41,18 @@ def near_components(n: int = 300) -> pm.Model:
     return model
 
 
-def grow(monkeypatch, seconds: float, completed: bool = False):
-    """Tune a chain whose set-up took far too few rows, as if a run took so many seconds."""
+def starved() -> pms.HMCECS:
+    """Return a step whose set-up took far too few rows."""
     step = pms.HMCECS(model=logistic())
     step.prepared = replace(
         step.prepared, subsample_size=5, n_blocks=5, always=np.zeros(0, dtype=np.int64)
     )
-    step.completed, seen = completed, []
+    return step
+
+
+def grow(monkeypatch, seconds: float):
+    """Tune a chain whose set-up took far too few rows, as if a run took so many seconds."""
+    step, seen = starved(), []
 
     def compare(model, step, drawn=None):
         seen.append(drawn)
@@ -77,18 +84,48 @@ def test_a_run_that_grows_goes_on_where_nuts_saves_little(monkeypatch):
     assert any("An estimate reads" in text and "1,000 draws" in text for text in said)
 
 
-def test_a_run_that_grows_goes_on_once_a_chain_is_complete(monkeypatch):
-    step, _, said = grow(monkeypatch, 1000.0, completed=True)
-    assert step._share > 0.25
-    assert any("which is exact" in text for text in said)
+@pytest.mark.costly
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_run_without_draws_ends_with_our_error(cores, monkeypatch):
+    """In workers too, where an error of theirs would be PyMC's."""
+    monkeypatch.setattr(beside, "compare", lambda *_: Comparison(0.001, 1000.0, 20.0, 5.0))
+    step = starved()
+    with step.model, pytest.raises(beside.OutgrownError, match=r"^HMCECS: .* Use pm\.sample"):
+        pm.sample(
+            10, tune=400, chains=2, cores=cores, step=step, progressbar=False, random_seed=1,
+            mp_ctx="fork",
+        )  # fmt: skip
 
 
-def test_a_complete_chain_of_another_run_does_not_count():
-    step = pms.HMCECS(model=logistic())
-    step.completed = True
-    assert not cloudpickle.loads(cloudpickle.dumps(step)).completed
-    step._progressbar_config()
-    assert not step.completed
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_run_goes_on_once_a_chain_has_draws(drawn, monkeypatch, caplog):
+    """What was drawn is kept, and it is said once."""
+    monkeypatch.setattr(beside, "has_draws", lambda: drawn)
+    notices.begin_run()
+    warnings = [beside.Outgrown("cause", "HMCECS: slow") for _ in range(2)]
+    if not drawn:
+        with pytest.raises(beside.OutgrownError, match="slow"):
+            log_warning(warnings[0])
+        return
+    for warning in warnings:
+        log_warning(pickle.loads(pickle.dumps(warning)))
+    assert [r.levelname for r in caplog.records if r.levelno >= logging.INFO] == ["WARNING"]
+
+
+def test_draws_of_other_chains_are_seen():
+    """By their traces; not those of tuning."""
+    seen = []
+
+    def callback(trace, draw):
+        seen.append(calling.has_draws())
+
+    with pm.Model():
+        pm.Normal("x")
+        pm.sample(
+            5, tune=5, chains=2, cores=1, step=pm.Metropolis(), callback=callback,
+            progressbar=False, compute_convergence_checks=False,
+        )  # fmt: skip
+    assert seen == [False] * 5 + [True] * 15
 
 
 def test_advice_refuses_a_step_that_outgrows_its_subsample(monkeypatch):

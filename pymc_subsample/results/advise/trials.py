@@ -152,8 +152,6 @@ class Trials:
         spare = max(_SHARE * (setup + 2 * all_rows.DRAWS * per_draw), _LEAST)
         seconds = min(self.seconds, _OF_DRAWS * spare)
         pilot = run_pilot(self.model, step, seconds, self.seed, per_draw)
-        if isinstance(step, HMCECS):
-            step.completed = False  # that chain was none of a run
         if self._full is None:
             self._full = self._projected(step, pilot, setup, (1 - _OF_DRAWS) * spare)
         known |= {"tried": kind.__name__, "rows": step.n_rows}

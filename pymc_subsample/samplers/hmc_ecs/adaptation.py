@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.chain.beside import OutgrownError, beside_all_rows
+from pymc_subsample.chain.beside import Outgrown, OutgrownError, beside_all_rows
+from pymc_subsample.chain.calling import is_sampling
 from pymc_subsample.chain.ellipsoid import far_points
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.guards import company
@@ -46,8 +47,6 @@ class AdaptiveSubsample(ChainStep):
     # What the user chose.
     given: dict[str, Any]
     _pace: "Pace"
-    # Whether a chain of this run, and in this process, came to its end.
-    completed = False
 
     @property
     def _kind(self) -> int:
@@ -80,13 +79,6 @@ class AdaptiveSubsample(ChainStep):
     @property
     def _may_resize(self) -> bool:
         return self._may_cover and self.given["subsample_size"] is None
-
-    def _progressbar_config(self, n_chains: int = 1) -> tuple[list, dict[str, list[int]]]:
-        self.completed = False
-        return super()._progressbar_config(n_chains)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"completed": False}
 
     def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
         """Record a draw, and change what recent ones ask for; return what is to be said of it."""
@@ -210,8 +202,8 @@ class AdaptiveSubsample(ChainStep):
     def _changed(self, cause: str, before: int, always: int) -> Notice:
         """Say why the subsample has another size now, and which other steps have a part in it.
 
-        A run that has become so slow that NUTS on all rows saves most of its time ends here, unless
-        a chain has been completed.
+        A run that has become so slow that NUTS on all rows saves most of its time ends, unless a
+        chain has draws after tuning.
         """
         others = company(self)
         why = f"while {others}, {cause}" if others else cause
@@ -224,12 +216,16 @@ class AdaptiveSubsample(ChainStep):
         )
         if self._exact:
             size = f"all {self.n_rows:,} rows ({before + always:,} before)"
-        if beside.use and self._may_resize and not self.completed:
-            raise OutgrownError(
-                f"HMCECS: {why}; an estimate would have to read {size}, and a draw would take "
-                f"about {amount(drawn[0])} s{beside.said}. To go on with fewer rows, and too much "
-                "noise, give HMCECS(subsample_size=...)."
+        if beside.use and self._may_resize:
+            said = (
+                f"HMCECS: {why}; an estimate has to read {size}, and a draw takes about "
+                f"{amount(drawn[0])} s{beside.said}. To go on with fewer rows, and too much noise, "
+                "give HMCECS(subsample_size=...). A run in which no chain has draws ends here; "
+                "another goes on, and keeps its draws if it is interrupted."
             )
+            if not is_sampling():
+                raise OutgrownError(said)
+            return Outgrown(cause, said)
         reads = "reads" if self._exact else "draws"
         return Notice(
             cause, f"HMCECS: {why}; a chain's subsample changed: it {reads} {size}{beside.said}"

@@ -330,7 +330,6 @@ class HMCECS(AdaptiveSubsample):
         self.record.add(thetas, infos)
 
     def _check(self) -> list[Check]:
-        self.completed = True
         return check_hmc(
             self.record,
             expansion=self.expansion,
