@@ -17,7 +17,7 @@ from pymc_subsample.chain import guards
 from pymc_subsample.chain.ahead import Ahead
 from pymc_subsample.chain.calling import given_start, refuse_init
 from pymc_subsample.chain.declarations import SHOWN, Statistics, named_alike
-from pymc_subsample.chain.ends import with_causes
+from pymc_subsample.chain.ends import confirm_crossings, with_causes
 from pymc_subsample.chain.memory import hint_for_bambi, refuse_beyond_memory, warn_of_rows
 from pymc_subsample.chain.modes import number_of_chain
 from pymc_subsample.chain.notices import Notice, Unsaid, begin_run
@@ -258,6 +258,7 @@ class ChainStep(SubsampledStep):
 
     def _judged(self) -> dict[str, Any]:
         """Check a finished chain: statistics of its last draw, and the warning with it."""
+        confirm_crossings(self)
         found = with_causes(self, [*self._check(), *self._check_tails()])
         search = self._search
         self._thread = None

@@ -69,10 +69,20 @@ class Tuning(WithSamplingState):
         self.restart(_INITIAL_STEP if step_size is None else step_size)
 
     def add(
-        self, theta: np.ndarray, acceptance: float, variance: float, diverging: float = 0.0
+        self,
+        theta: np.ndarray,
+        acceptance: float,
+        variance: float,
+        diverging: float = 0.0,
+        crossed: bool = False,
     ) -> None:
-        """Record one draw: its acceptance, its log-likelihood's variance and its divergences."""
-        self.step.update(acceptance, True)
+        """Record one draw: its acceptance, its log-likelihood's variance and its divergences.
+
+        Where it crossed an edge of the support after some steps, their size is no cause of that,
+        and stays.
+        """
+        if not crossed:
+            self.step.update(acceptance, True)
         self.done += 1
         self._pending.append((theta.copy(), variance, diverging))
 

@@ -189,18 +189,19 @@ def jumps_near(density: Density, draws: np.ndarray, active: np.ndarray) -> float
     return max((abs(jump) for jump in jumps if np.isfinite(jump)), default=0.0)
 
 
-def share_near(
+def ends_near(
     log_density: Callable[[np.ndarray], float],
     points: np.ndarray,
     draws: np.ndarray,
     active: np.ndarray,
-) -> float:
-    """Share of points, (k, d), beside which a density ends within a standard deviation of draws.
+    reach: float = 1.0,
+) -> np.ndarray:
+    """Whether a density ends within so many standard deviations of draws beside points, (k, d).
 
-    Along the axes of elements `active`, either way, and along random steps: of many elements along
-    the axes of some.
+    At an edge at which it has not vanished. Looked for along the axes of elements `active`, either
+    way, and along random steps: of many elements along the axes of some.
     """
-    rng, sd = np.random.default_rng(0), draws[:, active].std(axis=0)
+    rng, sd = np.random.default_rng(0), reach * draws[:, active].std(axis=0)
     axes = np.arange(len(active))
     if len(axes) > _MOST_AXES:
         axes = rng.choice(len(axes), _MOST_AXES, replace=False)
@@ -209,5 +210,15 @@ def share_near(
     steps = sd * rng.standard_normal((2 * len(axes), len(active)))
     ways = np.zeros((4 * len(axes), points.shape[1]))
     ways[:, active] = np.concatenate([forth, -forth, steps])
-    near = [any(not np.isfinite(log_density(x + way)) for way in ways) for x in points]
-    return float(np.mean(near))
+
+    def ends(start: np.ndarray, way: np.ndarray) -> bool:
+        if np.isfinite(log_density(start + way)):
+            return False
+        low, high = 0.0, 1.0
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            inside = np.isfinite(log_density(start + middle * way))
+            low, high = (middle, high) if inside else (low, middle)
+        return bool(log_density(start + low * way) > log_density(start) - _VANISHED)
+
+    return np.array([any(ends(x, way) for way in ways) for x in points], dtype=bool)

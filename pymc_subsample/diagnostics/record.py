@@ -72,14 +72,40 @@ class MovingRecord(Record):
     last: np.ndarray = field(default_factory=lambda: np.zeros(0))  # The last draw, shape (d,).
     # The draws before divergent ones, the first of these.
     before: list[np.ndarray] = field(default_factory=list)
+    # The same of draws whose trajectories crossed an edge of the support.
+    crossings: int = 0
+    beside: list[np.ndarray] = field(default_factory=list)
 
-    def add_divergent(self, thetas: np.ndarray, diverging: np.ndarray, most: int) -> None:
+    def add_divergent(
+        self, thetas: np.ndarray, diverging: np.ndarray, most: int, crossed: Any = ()
+    ) -> None:
         """Look for divergent ones among the next draws, shape (n, d), before they are counted."""
-        found = np.flatnonzero(diverging)
-        self.divergences += len(found)
-        after = found[self.done + found > 0][: most - len(self.before)].tolist()
-        self.before += [thetas[i - 1].copy() if i else self.last for i in after]
+        self.divergences += self._before(thetas, diverging, self.before, most)
+        self.crossings += self._before(thetas, crossed, self.beside, most)
         self.last = thetas[-1].copy()
+
+    def _before(self, thetas: np.ndarray, which: Any, kept: list[np.ndarray], most: int) -> int:
+        found = np.flatnonzero(which)
+        after = found[self.done + found > 0][: most - len(kept)].tolist()
+        kept += [thetas[i - 1].copy() if i else self.last for i in after]
+        return len(found)
+
+    def confirm(self, near: np.ndarray) -> None:
+        """Count crossings as divergences where no edge is near: of `beside`, near where true."""
+        wrong = np.flatnonzero(~near)
+        share = len(wrong) / max(len(near), 1) if len(near) else 1.0
+        moved = int(np.ceil(share * self.crossings))
+        self.crossings, self.divergences = self.crossings - moved, self.divergences + moved
+        self.before += [self.beside[i] for i in wrong]
+        self.beside = [x for x, keep in zip(self.beside, near, strict=True) if keep]
+
+
+def without_crossings(infos: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what draws report, where a trajectory that crossed an edge is none that diverged.
+
+    It is rejected there, as a proposal outside of the support is, and with steps of any size.
+    """
+    return infos | {"diverging": infos["diverging"] - infos["crossed"]}
 
 
 @dataclass
@@ -106,7 +132,7 @@ class ChainRecord(MovingRecord):
 
     def add(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
         """Add draws, shape (n, d), and what their transitions reported, each (n,)."""
-        self.add_divergent(thetas, infos["diverging"] > 0, _KEPT)
+        self.add_divergent(thetas, infos["diverging"] > 0, _KEPT, infos.get("crossed", ()))
         variance = infos["loglik_variance"]
         self.noise = running(self.noise, variance)
         self.acceptance = running(self.acceptance, infos["acceptance_rate"])

@@ -25,6 +25,9 @@ from pymc_subsample.compiled.functions import INDEX, MATRIX, SCALAR, inner
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_back, scale_up
 
 DIVERGENCE = 1000.0
+# Error of the energy up to which a trajectory is followed well: the next step of one that is not
+# may end anywhere.
+_FOLLOWED = 10.0
 
 # How theta moves.
 #
@@ -43,8 +46,11 @@ MOVES = types.NamedTuple([INDEX, MATRIX, SCALAR, SCALAR], Moves)
 Phase = namedtuple("Phase", "position gradient momentum force velocity")
 
 # What a transition reports: where it ends, and how it got there.
+#
+# diverging, crossed : 1.0 where it was given up, and where a step led to a density of zero from a
+#     point up to which the trajectory was followed well
 Transition = namedtuple(
-    "Transition", "estimate probability moved diverging energy error n_steps depth"
+    "Transition", "estimate probability moved diverging crossed energy error n_steps depth"
 )
 
 # What is counted of several, by position, at the beginning of what a run of them reports.
@@ -54,10 +60,11 @@ COUNTED = (
     "energy",
     "energy_error",
     "diverging",
+    "crossed",
     "n_steps",
     "tree_depth",
 )
-RATE, ACCEPTED, ENERGY, ERROR, DIVERGING, STEPS, DEPTH = range(len(COUNTED))
+RATE, ACCEPTED, ENERGY, ERROR, DIVERGING, CROSSED, STEPS, DEPTH = range(len(COUNTED))
 
 
 @inner
@@ -68,6 +75,7 @@ def count(transition, info):
     info[ENERGY] = transition.energy
     info[ERROR] = transition.error
     info[DIVERGING] += transition.diverging
+    info[CROSSED] += transition.crossed
     info[STEPS] += transition.n_steps
     info[DEPTH] += transition.depth
 
@@ -139,12 +147,14 @@ def trajectory(rng, density, surface, theta, grad, estimate, moves):
     energy = kinetic(at.momentum) - estimate[0]
     copy(theta, at.position)
     scale_back(factor, grad, active, at.force)
-    new, taken = estimate, 0
+    new, taken, error, crossed = estimate, 0, 0.0, 0.0
     for _ in range(n_steps):
         new = leapfrog(density, surface, at, moves, step_size)
         taken += 1
         if not is_finite(new[0]) or new[0] < estimate[0] - DIVERGENCE:
+            crossed = 1.0 * (new[0] == -np.inf and abs(error) < _FOLLOWED)
             break
+        error = kinetic(at.momentum) - new[0] - energy
     error = kinetic(at.momentum) - new[0] - energy
     diverging = not is_finite(error) or error > DIVERGENCE
     probability = 0.0 if diverging else min(1.0, np.exp(-error))
@@ -153,9 +163,11 @@ def trajectory(rng, density, surface, theta, grad, estimate, moves):
         copy(at.position, theta)
         copy(at.gradient, grad)
         return Transition(
-            new, probability, 1.0, 1.0 * diverging, energy + error, shown, 1.0 * taken, 0.0
+            new, probability, 1.0, 1.0 * diverging, 0.0, energy + error, shown, 1.0 * taken, 0.0
         )
-    return Transition(estimate, probability, 0.0, 1.0 * diverging, energy, shown, 1.0 * taken, 0.0)
+    return Transition(
+        estimate, probability, 0.0, 1.0 * diverging, crossed, energy, shown, 1.0 * taken, 0.0
+    )
 
 
 @inner
@@ -199,6 +211,7 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
     # Both ends of the trajectory: 0 is the left one.
     ends = np.empty((2, theta.shape[0]))
     end_momentum, end_force = np.empty((2, size)), np.empty((2, size))
+    end_change = np.zeros(2)  # Of the energy.
     at = phase(theta.shape[0], size)
     position, gradient, momentum, force, _ = at
     chosen, chosen_grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
@@ -216,7 +229,7 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
     copy(momentum, total)
     state, moved, error = estimate, 0.0, 0.0
     log_weight, acceptance, taken, depth = 0.0, 0.0, 0, 0
-    diverging = False
+    diverging, crossed = False, 0.0
     while depth < depth_limit:
         side = 1 if rng.random() < 0.5 else 0
         h = step_size if side else -step_size
@@ -225,6 +238,7 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
         copy(end_force[side], force)
         for a in range(size):
             part[a] = 0.0
+        before = end_change[side]
         part_weight, candidate, candidate_error, turning = -np.inf, estimate, 0.0, False
         for leaf in range(1 << depth):
             new = leapfrog(density, surface, at, moves, h)
@@ -235,7 +249,9 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
             acceptance += min(1.0, np.exp(change))
             if change < -DIVERGENCE:
                 diverging = True
+                crossed = 1.0 * (new[0] == -np.inf and abs(before) < _FOLLOWED)
                 break
+            before = change
             part_weight = log_add(part_weight, change)
             if np.log(rng.random()) < change - part_weight:
                 copy(position, chosen)
@@ -269,11 +285,12 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
         copy(position, ends[side])
         copy(momentum, end_momentum[side])
         copy(force, end_force[side])
+        end_change[side] = before
         for a in range(size):
             total[a] += part[a]
         if turned(end_momentum[0], end_momentum[1], total):
             break
     return Transition(
-        state, acceptance / taken, moved, 1.0 * diverging, energy + error, error, 1.0 * taken,
-        1.0 * depth,
+        state, acceptance / taken, moved, 1.0 * diverging, crossed, energy + error, error,
+        1.0 * taken, 1.0 * depth,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """Where a density ends or jumps: identities hold there, chains start inside, and it is named."""
 
 import logging
+from functools import partial
 
 import numpy as np
 import pymc as pm
@@ -11,7 +12,8 @@ import xarray as xr
 
 import pymc_subsample as pms
 from pymc_subsample.diagnostics import edges
-from pymc_subsample.diagnostics.edges import edges_near, jumps_near, operated
+from pymc_subsample.diagnostics.edges import edges_near, ends_near, jumps_near, operated
+from pymc_subsample.diagnostics.record import ChainRecord
 
 QUIET = {"progressbar": False, "cores": 1, "compute_convergence_checks": False}
 N = 500
@@ -268,16 +270,69 @@ def test_chains_start_inside(kind, constrained):
         assert step.began == "around the reference"
 
 
-@pytest.mark.costly
-def test_divergences_at_a_constraint_name_it(constrained, caplog):
+@pytest.mark.costly(cases=1)
+@pytest.mark.parametrize("kernel", ["hmc", "nuts"])
+def test_trajectories_that_cross_an_edge_are_rejections(kernel, constrained):
+    """No divergences, whatever the steps' size: draws are right, and pass."""
     model, exact = constrained
-    with model, caplog.at_level(logging.WARNING):
-        idata = pm.sample(1000, tune=500, chains=2, step=pms.HMCECS(), random_seed=1, **QUIET)
-    assert "the prior or a potential ends the density" in caplog.text
+    with model:
+        step = pms.HMCECS(kernel=kernel)
+        idata = pm.sample(1000, tune=500, chains=2, step=step, random_seed=1, **QUIET)
+    assert step.record.crossings > 100
+    stats = idata.sample_stats
+    assert stats["diverging"].sum() == stats["check_divergences"][:, -1].sum() == 0
+    assert np.all(stats["failed_checks"][:, -1] == 0)
     draws = idata.posterior["b"].values.reshape(-1, 2)
     # Effective draws are a tenth of 2,000: five standard errors of a mean and of an sd.
     np.testing.assert_allclose(draws.mean(0), exact.mean(0), atol=5 * exact.std() / 200**0.5)
     np.testing.assert_allclose(draws.std(0), exact.std(0), rtol=5 / 400**0.5)
+
+
+def funnel():
+    """Return one beside a constraint, with few informative rows: its neck is real."""
+    rng = np.random.default_rng(1)
+    x, group = rng.normal(size=(400, 2)), np.arange(400) % 8
+    with pm.Model() as model:
+        v, z = pm.Normal("v", 0, 3, initval=1.0), pm.Normal("z", 0, 100, shape=8)
+        pm.Potential("f", -0.5 * (z**2).sum() * pt.exp(-v) - 4 * v)
+        b = pm.Normal("b", 0, 1, shape=2, initval=[0.6, 0.6])
+        pm.Potential("c", pt.switch(b[0] + b[1] > -0.5, 0.0, -np.inf))
+        mu, y = (x * b).sum(1) + z[group], x @ [0.5, 0.45] + 100 * rng.normal(size=400)
+        pm.Normal("y", mu, 100.0, observed=y)
+    return model
+
+
+@pytest.mark.costly
+def test_an_edge_hides_no_divergences(caplog):
+    """Of a funnel's neck, while most trajectories cross the edge beside it."""
+    with funnel(), caplog.at_level(logging.WARNING):
+        step = pms.HMCECS()
+        idata = pm.sample(1000, tune=1000, chains=2, step=step, random_seed=1, **QUIET)
+    assert step.record.crossings > 50
+    assert "of 1000 draws diverged" in caplog.text
+    assert idata.sample_stats["check_divergences"][:, -1].max() > 1
+    assert pms.report(idata).status == "fail"
+
+
+def test_crossings_of_no_edge_are_divergences():
+    """Of a density of zero that is no edge nearby, as where a number overflows."""
+    record = ChainRecord(draws=9)
+    draws = np.arange(18.0).reshape(9, 2)
+    crossed = np.array([0, 1, 0, 1, 0, 0, 1, 0, 0])
+    record.add_divergent(draws, np.zeros(9), 512, crossed)
+    assert (record.divergences, record.crossings) == (0, 3)
+    record.confirm(np.array([True, False, True]))
+    assert (record.divergences, record.crossings) == (1, 2)
+    np.testing.assert_array_equal(record.before, draws[[2]])
+    np.testing.assert_array_equal(record.beside, draws[[0, 5]])
+
+    def walls(x):
+        """Density that has vanished before it ends, and one that has not."""
+        return -np.exp(30 * x[0]) if x[0] < 0.8 else -np.inf
+
+    near = partial(ends_near, points=np.zeros((1, 1)), draws=draws[:, :1], active=np.arange(1))
+    assert not near(walls)
+    assert near(lambda x: 0.0 if x[0] < 0.8 else -np.inf)
 
 
 def test_gradients_that_leave_the_support_name_it(constrained, caplog):

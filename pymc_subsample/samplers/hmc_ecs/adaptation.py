@@ -84,7 +84,10 @@ class AdaptiveSubsample(ChainStep):
         """Record a draw, and change what recent ones ask for; return what is to be said of it."""
         tuning, before, cause = self.tuning, self.subsample_size, ""
         always = len(self.subsample.always)
-        tuning.add(theta, info["acceptance_rate"], info["loglik_variance"], info["diverging"])
+        tuning.add(
+            theta, info["acceptance_rate"], info["loglik_variance"], info["diverging"],
+            info["crossed"] > 0 and info["n_steps"] > 1,
+        )  # fmt: skip
         self._pace.add(info["n_steps"])
         if not tuning.due():
             return None

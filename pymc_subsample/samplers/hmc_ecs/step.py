@@ -16,7 +16,7 @@ from pymc_subsample.chain.sizing import Choice, check_blocks, choose
 from pymc_subsample.chain.tuning import Tuning, TuningState
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.diagnostics.checks import Check
-from pymc_subsample.diagnostics.record import ChainRecord
+from pymc_subsample.diagnostics.record import ChainRecord, without_crossings
 from pymc_subsample.expansion.estimators import ResidualMoments
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.kernels.dynamics import Moves, trajectory, tree
@@ -305,7 +305,7 @@ class HMCECS(AdaptiveSubsample):
             fresh, thetas, infos,
         )  # fmt: skip
         sample.group = (sample.group + refreshes) % sample.n_groups
-        return thetas, dict(zip(INFO, infos.T, strict=True))
+        return thetas, without_crossings(dict(zip(INFO, infos.T, strict=True)))
 
     def _setting(self) -> float:
         """How much of half its variance an estimate is less, or the a of the block-Poisson one."""

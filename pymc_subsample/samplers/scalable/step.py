@@ -32,6 +32,7 @@ from pymc_subsample.chain.sizing import instead_of_bounds
 from pymc_subsample.chain.tuning import Tuning, TuningState
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.record import without_crossings
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference, reference_at
 from pymc_subsample.kernels.dynamics import Moves
@@ -434,7 +435,7 @@ class ScalableMH(ChainStep):
         exceeded = infos[-1, INFO.index("exceeded")]
         if exceeded >= 0:
             self._refuse_row(int(exceeded))
-        return thetas, dict(zip(INFO, infos.T, strict=True))
+        return thetas, without_crossings(dict(zip(INFO, infos.T, strict=True)))
 
     def _refuse_row(self, row: int):
         given = "" if isinstance(self.bound, str) else f" with bound={self.bound:g}"
@@ -464,8 +465,9 @@ class ScalableMH(ChainStep):
     def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> None:
         """Adapt to the surrogate, which costs no rows; move the reference if the chain has left."""
         tuning = self.tuning
-        tuning.add(theta, info["acceptance_rate"], 0.0)
         moves = self.surrogate_transitions * self.transitions_per_draw
+        crossed = info["crossed"] > 0 and info["n_steps"] > moves
+        tuning.add(theta, info["acceptance_rate"], 0.0, crossed=crossed)
         self.gradients += (info["n_steps"] / moves - self.gradients) / _REMEMBERED
         if not tuning.due():
             return
