@@ -8,7 +8,7 @@ are infinite, by what is zero.
 
 from collections.abc import Callable, Collection, Mapping
 from functools import reduce
-from operator import and_, or_
+from operator import and_, mul, or_
 
 import numpy as np
 import pytensor.tensor as pt
@@ -17,7 +17,13 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
 from pytensor.tensor.subtensor import Subtensor
 
-from pymc_subsample.graph.concrete import depends_on, elemwise_name, rebuild, tensor_input
+from pymc_subsample.graph.concrete import (
+    depends_on,
+    elemwise_name,
+    is_product,
+    rebuild,
+    tensor_input,
+)
 from pymc_subsample.model.batch import BatchGraph
 
 # Functions that are zero where their argument is.
@@ -39,9 +45,19 @@ def without_zeros(
     moving = depends_on([rows], list(batch.parameters))
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        if elemwise_name(node) not in ("Pow", "Sqrt"):
+        found = _power(node, inputs, derived)
+        if found is None:
             return None
-        base, exponent = node.inputs[0], [*inputs, pt.constant(0.5)][1]
+        base, value, exponent = found
+        if elemwise_name(node) == "Exp" and base in derived:
+            # PyTensor knows powers of data that are zero, where they are written as such.
+            log = derived[base]
+            if not any_row(pt.eq(log, -np.inf)):
+                return None
+            value = tensor_input("base", log.type.dtype, base.type.shape)
+            batch.columns[value], batch.axes[value] = value, batch.axes[base]
+            derived[value] = log.owner.inputs[0].astype(log.type.dtype)
+            return [(value**exponent).astype(node.outputs[0].type.dtype)]
         if _is_whole(exponent):
             return None
         if base not in axes or base not in moving:
@@ -57,10 +73,34 @@ def without_zeros(
         zero = tensor_input("zero", "bool", shape)
         batch.columns[zero], batch.axes[zero], derived[zero] = zero, axes[base], test
         of_zero = pt.switch(exponent > 0, 0.0, pt.switch(pt.eq(exponent, 0), 1.0, np.inf))
-        power = pt.switch(zero, of_zero, pt.switch(zero, 1.0, inputs[0]) ** exponent)
+        power = pt.switch(zero, of_zero, pt.switch(zero, 1.0, value) ** exponent)
         return [power.astype(node.outputs[0].type.dtype)]
 
     return rebuild([rows], {}, hook)[0]
+
+
+def _power(
+    node: Apply, inputs: list[Variable], derived: Mapping[Variable, Variable]
+) -> tuple[Variable, Variable, Variable] | None:
+    """Return the base of a power as it was and as it is, and the exponent.
+
+    Also of one that is written ``exp(exponent * log(base))``. Where that logarithm is a column, it
+    stands for the base.
+    """
+    name = elemwise_name(node)
+    if name in ("Pow", "Sqrt"):
+        return node.inputs[0], inputs[0], [*inputs, pt.constant(0.5)][1]
+    if name != "Exp" or elemwise_name(node.inputs[0].owner) != "Mul":
+        return None
+    factors, now = node.inputs[0].owner.inputs, inputs[0].owner.inputs
+    logs = [k for k, f in enumerate(factors) if elemwise_name(derived.get(f, f).owner) == "Log"]
+    if len(logs) != 1 or len(now) != len(factors):
+        return None
+    [k] = logs
+    others = [x for j, x in enumerate(now) if j != k]
+    if factors[k] in derived:
+        return factors[k], now[k], reduce(mul, others)
+    return factors[k].owner.inputs[0], now[k].owner.inputs[0], reduce(mul, others)
 
 
 def _zero(var: Variable, moving: Collection[Variable]) -> Variable | None:
@@ -90,6 +130,11 @@ def _zero(var: Variable, moving: Collection[Variable]) -> Variable | None:
     if name == "Switch" and node.inputs[0] not in moving:
         first, second = (np.False_ if z is None else z for z in of[1:])
         return pt.switch(node.inputs[0], first, second)
+    if is_product(node) and of[0] is not None:
+        # Rows of the first factor that are all zeros.
+        zeros = pt.all(of[0], axis=-1)
+        missing = var.type.ndim - zeros.type.ndim
+        return pt.shape_padright(zeros, missing) if missing else zeros
     if isinstance(op, Sum):
         return pt.all(known[0], axis=op.axis)
     if isinstance(op, DimShuffle) or (isinstance(op, Subtensor) and of[0] is not None):

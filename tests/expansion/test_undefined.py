@@ -181,6 +181,9 @@ POWERS = {
     "root": lambda m, a, b: a * m.sqrt((SPENT * b ** np.arange(3)).sum(axis=1)),
     "scaled": lambda m, a, b: (SPENT[:, 0] / (b * b)) ** a,
     "data": lambda m, a, b: b * SPENT[:, 0] ** a,
+    "exponential of a logarithm": lambda m, a, b: m.exp(a * m.log(b * SPENT[:, 0])),
+    "the same of data": lambda m, a, b: b * m.exp(a * m.log(SPENT[:, 0])),
+    "product of matrices": lambda m, a, b: m.dot(SPENT, m.stack([b, a, b * a])) ** a,
     "several": lambda m, a, b: (((SPENT * b) ** a) * np.arange(1.0, 4.0)).sum(axis=1),
 }
 
