@@ -11,7 +11,7 @@ from scipy.special import gammaln, logsumexp
 from pymc_subsample.compiled.functions import building_graphs
 from pymc_subsample.expansion import expand, fusion, linear, linear_predictors
 from pymc_subsample.expansion.columns import Packer
-from pymc_subsample.expansion.linear import RowCode
+from pymc_subsample.expansion.row_code import RowCode
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.cuts import fewest_predictors
