@@ -40,13 +40,10 @@ from pymc_subsample.graph.pieces import Pieces
 from pymc_subsample.kernels import linear as kernels
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, RESIDUAL
 from pymc_subsample.model import TallModel
-from pymc_subsample.model.predictors import Predictor
+from pymc_subsample.model.predictors import MAX_PREDICTORS, Predictor
 
-# Beyond this many predictors per row, directional derivatives cost less than E x E Hessians.
-MAX_PREDICTORS = 10
-# Numbers that a row's code reads beside the predictors, each an argument of it: six hundred, with
-# 7,800 operations, compile for minutes.
-MAX_COLUMNS = 200
+# Numbers that a row's code reads beside the predictors: a packed row has them all.
+MAX_COLUMNS = 2_000
 # A curvature of which at most one element in so many can differ from zero is kept as a list.
 _FILLED = 8
 # Up to so many, derivatives in all combinations of them are bounded.

@@ -29,8 +29,13 @@ from pymc_subsample.model.predictors import Predictor
 # Where a row is no scalar code, PyTensor's loops take 20 ms for a node with two derivatives, and
 # more than that beyond so many nodes, or with so many columns.
 _MOST_LOOPS, _MOST_LOOPED = 700, 60
-# Numbers of a row up to which each has lines of its own.
-MOST_STRAIGHT = 1_000
+# Numbers of a row up to which each has lines of its own. Of 2,000 they compile in 3 s, where loops
+# take 2, and run in half the time; of 5,000 in 6 s, of 8,400 not in three minutes (loops: 4 s).
+# A recursion has lines of its own in loops too, and twice as many: that of 6,600 numbers and 2,800
+# nodes took 16 s without, 40 with. (`tests/benchmarks/setup_cost.py`, two derivatives.)
+MOST_STRAIGHT = 4_000
+# Numbers for each node of a row's graph from which on loops are worth their own lines.
+_LOOPED = 4
 _ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
 
 
@@ -157,7 +162,7 @@ class RowCode:
         places += [Place(f"x{e}", None) for e in range(self.n_varying, self.n_predictors)]
         places += [Place("rows[{}, i]", np.array([p])) for p in self.data]
         shared = set(range(self.n_varying, self.n_predictors))
-        if _elements(fgraph) > MOST_STRAIGHT:
+        if _elements(fgraph) > max(MOST_STRAIGHT, _LOOPED * len(fgraph.apply_nodes)):
             given = dict(zip(fgraph.inputs, places, strict=True))
             loops = row_loops(fgraph, given, {f"x{e}" for e in shared}, results, f"{kind}_")
             return loops.functions, loops.before, loops.lines, "|".join(loops.keys)
