@@ -29,11 +29,11 @@ from pymc_subsample.model.predictors import Predictor
 # Where a row is no scalar code, PyTensor's loops take 20 ms for a node with two derivatives, and
 # more than that beyond so many nodes, or with so many columns.
 _MOST_LOOPS, _MOST_LOOPED = 700, 60
-# Numbers of a row up to which each has lines of its own. Of 2,000 they compile in 3 s, where loops
-# take 2, and run in half the time; of 5,000 in 6 s, of 8,400 not in three minutes (loops: 4 s).
+# Numbers of a row up to which each has lines of its own. Of 2,000 these compile in 3 s, where loops
+# take 2, and run in half the time; of 3,500 in 28 s, of 8,400 not in three minutes (loops: 5 s).
 # A recursion has lines of its own in loops too, and twice as many: that of 6,600 numbers and 2,800
-# nodes took 16 s without, 40 with. (`tests/benchmarks/setup_cost.py`, two derivatives.)
-MOST_STRAIGHT = 4_000
+# nodes took 16 s without, 40 with. (`tests/benchmarks/_series.py`, two derivatives.)
+MOST_STRAIGHT = 1_500
 # Numbers for each node of a row's graph from which on loops are worth their own lines.
 _LOOPED = 4
 _ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
