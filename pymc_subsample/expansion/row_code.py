@@ -164,8 +164,9 @@ class RowCode:
         shared = set(range(self.n_varying, self.n_predictors))
         if _elements(fgraph) > max(MOST_STRAIGHT, _LOOPED * len(fgraph.apply_nodes)):
             given = dict(zip(fgraph.inputs, places, strict=True))
-            loops = row_loops(fgraph, given, {f"x{e}" for e in shared}, results, f"{kind}_")
-            return loops.functions, loops.before, loops.lines, "|".join(loops.keys)
+            with suppress(NoForm):
+                loops = row_loops(fgraph, given, {f"x{e}" for e in shared}, results, f"{kind}_")
+                return loops.functions, loops.before, loops.lines, "|".join(loops.keys)
         codes = [p.name if p.index is None else p.name.format(p.index[0]) for p in places]
         varying = [k for k in range(len(places)) if k not in shared]
         function = fuse(
