@@ -4,13 +4,13 @@ import logging
 
 import numpy as np
 
-from pymc_subsample.chain.step import SubsampledStep
+from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.diagnostics.checks import MODES, number
 
 _log = logging.getLogger("pymc.subsample")
 
 
-def warn_of_modes(step: SubsampledStep) -> None:
+def warn_of_modes(step: ChainStep) -> None:
     """Say so where other modes compete, and in which variables they differ."""
     prepared = step.prepared
     if prepared is None or prepared.search is None or len(prepared.search.modes) < 2:
@@ -19,7 +19,7 @@ def warn_of_modes(step: SubsampledStep) -> None:
     here, *others = [step.expansion.values(mode.theta) for mode in search.modes]
     names = [
         name
-        for name, part in step._read
+        for name, part in step.layout.every
         if not all(np.allclose(here[part], x[part], rtol=0.1, atol=0.1) for x in others)
     ]
     shares = ", ".join(f"{share:.2g}" for share in search.shares[: 1 + len(others)])

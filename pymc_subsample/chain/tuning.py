@@ -240,3 +240,10 @@ class ProposalTuning(Tuning):
             return reshaped(self.factor, shrunk)
         weight = n / (n + size)
         return factor(weight * np.atleast_2d(np.cov(draws.T)) + (1 - weight) * np.diag(variance))
+
+
+def settled(step: Any, theta: np.ndarray) -> np.ndarray:
+    """Return theta with the mean of recent draws of tuning where it is continuous."""
+    center, free = theta.copy(), step.layout.continuous()
+    center[free] = step.tuning.recent()[:, free].mean(axis=0)
+    return center

@@ -54,8 +54,9 @@ START = Rule(
 )
 UNMEASURED = Rule("unmeasured", "errors that no check could measure", 0.0, _AUDIT, severity="warn")
 TEMPERATURE = Rule(
-    "temperature", "temperature of the posterior", 1.0, "Use temperature=1.", equal=True
-)
+    "temperature", "temperature of the posterior", 1.0, "Use temperature=1.", equal=True,
+    mean_of="temperature",
+)  # fmt: skip
 RULES = (
     DIVERGED, HIDDEN, START, STEP, NOISE, STRETCH, SHIFT, HEAT, OVERLOOKED, UNMEASURED, TEMPERATURE,
     TAIL, MODES,
