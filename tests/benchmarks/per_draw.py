@@ -80,7 +80,7 @@ def unchecked(step):
 
 def seconds_of_checks(step, model):
     """Of those at the end of one chain."""
-    spent, real = [], ChainStep._judged
+    spent, real = [], ChainStep.judged
 
     def judged(self):
         start = perf_counter()
@@ -88,7 +88,7 @@ def seconds_of_checks(step, model):
         spent.append(perf_counter() - start)
         return found
 
-    with patch.object(ChainStep, "_judged", judged):
+    with patch.object(ChainStep, "judged", judged):
         seconds(step, model, 1_000)
     return spent[0]
 

@@ -6,6 +6,7 @@ import itertools
 import pickle
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -401,8 +402,8 @@ def test_an_interrupt_between_any_two_lines(made, name):
     functions = own.next, own._left.fget, own.forget, own.undo, own._make, ahead._restore
     for line, times in itertools.product(lines_of(*functions), (1, 2, 3, 7)):
         step.sampling_state, point, i, asked = start, first, 1, set()
-        step._ahead = ahead.Ahead()
-        step._ahead._most = 4
+        step.ahead = ahead.Ahead()
+        step.ahead._most = 4
         trace, before = Interruptions(line, times), sys.gettrace()
         sys.settrace(trace)
         while i < count:
@@ -425,13 +426,13 @@ def test_an_interrupt_between_any_two_lines(made, name):
 def test_checks_wait_for_the_last_draw(made, monkeypatch):
     """All others are handed out before, and a state is asked for without checking twice."""
     step, checked, handed = made("austerity"), [], []
-    check = type(step)._check
+    check = step.method.check
 
-    def counted(self):
+    def counted(step):
         checked.append(len(handed))
-        return check(self)
+        return check(step)
 
-    monkeypatch.setattr(type(step), "_check", counted)
+    monkeypatch.setattr(type(step), "method", replace(step.method, check=counted))
     point = begun(step)
     for i in range(DRAWS):
         point, _ = step.step(point)

@@ -73,14 +73,14 @@ def test_a_run_that_grows_is_compared_and_ends_where_nuts_saves_most(monkeypatch
 def test_a_run_that_grows_goes_on_where_nuts_saves_little(monkeypatch):
     step, seen, said = grow(monkeypatch, 8.0)
     assert seen
-    assert step._share > 0.25
+    assert step.share > 0.25
     assert all(per_draw > 0 and gradients >= 1 for per_draw, gradients in seen)
     assert any("An estimate reads" in text and "1,000 draws" in text for text in said)
 
 
 def test_a_run_that_grows_goes_on_once_a_chain_is_complete(monkeypatch):
     step, _, said = grow(monkeypatch, 1000.0, completed=True)
-    assert step._share > 0.25
+    assert step.share > 0.25
     assert any("which is exact" in text for text in said)
 
 
@@ -120,7 +120,7 @@ def test_what_is_named_instead_of_bounds_serves(monkeypatch):
     monkeypatch.setattr(deciding, "SAVED_SECONDS", -1e9)
     with pytest.raises(pms.TallModelError, match="Use HMCECS, which needs none"):
         pms.ScalableMH(model=near_components())
-    assert pms.HMCECS(model=near_components())._share <= 1.1
+    assert pms.HMCECS(model=near_components()).share <= 1.1
 
 
 @pytest.mark.costly

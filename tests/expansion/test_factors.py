@@ -20,6 +20,7 @@ from pymc_subsample.expansion.factors import (
 from pymc_subsample.kernels.dynamics import Moves
 from pymc_subsample.kernels.estimates import Estimate, outside
 from pymc_subsample.kernels.vectors import scale_back, scale_up
+from pymc_subsample.samplers.hmc_ecs import adaptation
 
 SIZE = 40
 
@@ -210,7 +211,7 @@ def test_the_subsample_covers_draws_where_the_estimate_was_noisiest(distance):
     noisy = tuning.thetas[-9:-1]
     assert {t.tobytes() for t in tuning.noisiest()} == {t.tobytes() for t in noisy}
     assert tuning.peak() == tuning.variances.max()
-    step._cover()
+    adaptation.cover(step)
     if distance < 1:
         assert step.subsample_size == before
     else:
@@ -226,13 +227,13 @@ def test_more_rows_are_a_multiple_of_given_blocks(many_effects, n_blocks):
     step = pms.HMCECS(model=model, rng=1, n_blocks=n_blocks)
     step.setup_chain(np.random.default_rng(1), tune=200, draws=10)
     point, before = model.initial_point(), step.subsample_size
-    step._enlarge(1.3 / 0.75)
+    adaptation.enlarge(step, 1.3 / 0.75)
     assert step.subsample_size % n_blocks == 0
     assert step.subsample_size >= before * 1.3 / 0.75
     step.step(point)
     assert step.subsample.rows.shape[1] == step.subsample_size
     for ratio, size in ((np.inf, step.subsample_size), (1e9, 4 * step.subsample_size)):
-        step._enlarge(ratio)
+        adaptation.enlarge(step, ratio)
         assert step.subsample_size == size
 
 

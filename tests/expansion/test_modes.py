@@ -68,15 +68,15 @@ def judged(idata):
 @pytest.mark.parametrize("name", both(MULTIMODAL, QUICK))
 def test_modes_are_found(name):
     step = pms.HMCECS(model=MULTIMODAL[name]())
-    assert len(step._search.modes) > 1
+    assert len(step.search.modes) > 1
 
 
 @pytest.mark.costly(cases=1)
 @pytest.mark.parametrize("name", both(UNIMODAL, QUICK_CONTROLS))
 def test_a_single_mode_is_no_alarm(name):
     step = pms.HMCECS(model=UNIMODAL[name](), subsample_size=100)
-    assert len(step._search.modes) == 1
-    assert step._search.starts >= 10
+    assert len(step.search.modes) == 1
+    assert step.search.starts >= 10
 
 
 def test_shares_are_the_masses():
@@ -93,7 +93,7 @@ def test_shares_are_the_masses():
 @pytest.mark.costly
 def test_a_mode_of_little_mass_is_counted_but_needs_no_chain():
     step = pms.HMCECS(model=square(prior_mean=1.2))
-    assert (len(step._search.modes), step._search.lighter) == (1, 1)
+    assert (len(step.search.modes), step.search.lighter) == (1, 1)
     assert step.reference.theta[0] > 0
 
 
@@ -103,7 +103,7 @@ def test_a_single_mode_is_quick(caplog):
     with caplog.at_level(logging.WARNING, "pymc.subsample"):
         step = pms.HMCECS(model=UNIMODAL["logistic"]())
     assert not caplog.text
-    assert step._search.starts == 12
+    assert step.search.starts == 12
     more = pms.HMCECS(model=MULTIMODAL["square"]())._search
     assert more.prior == 32
 
@@ -256,7 +256,7 @@ def test_a_chain_is_resumed_in_its_mode():
         point, _ = one.step(point)
     assert point["b"] < 0
     other.sampling_state = one.sampling_state
-    assert other._home is other.prepared.others[0]
+    assert other.home is other.prepared.others[0]
     np.testing.assert_array_equal(one.step(point)[0]["b"], other.step(point)[0]["b"])
 
 

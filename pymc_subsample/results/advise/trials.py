@@ -139,7 +139,7 @@ class Trials:
         step.completed = False  # that chain was none of a run
         if self._full is None:
             self._full = self._projected(step, pilot, setup, (1 - _OF_DRAWS) * spare)
-        known = {"tried": name, "rows": step.n_rows} | advised.foreseen(step)
+        known: dict[str, Any] = {"tried": name, "rows": step.n_rows} | advised.foreseen(step)
         found = compared(replace(self.empty, **known), pilot, given, setup, self._full)
         ready = step if found.recommendation == found.tried else None
         self.found.append(replace(found, step=ready))

@@ -31,7 +31,7 @@ _log = logging.getLogger("pymc.subsample")
 
 _sweeps = kernel.sweeps.get_overload(kernel.sweeps.signatures[0])
 
-_TEST = Compiled(austerity.decide, DECIDE, None)
+TEST = Compiled(austerity.decide, DECIDE, None)
 # Without control variates no row is anchored.
 _FUNCTIONS = tuple(name if name != "anchor" else None for name in kernel.FUNCTIONS)
 _SCANS = ("random", "fixed")
@@ -97,7 +97,7 @@ def _transitions(
     thetas[0], touching = theta, step.touching
     _sweeps(
         address_of(step.rng), address_of(step.row_rng), step.compiled, step.center,
-        Criterion(_TEST.address, settings(step)),
+        Criterion(TEST.address, settings(step)),
         kernel.Touching(
             step.active, touching.start, touching.rows, touching.unknown is not None,
             step.scan == "random",
@@ -124,7 +124,7 @@ def _check(step: "AusterityGibbs") -> list[Check]:
     kept = [step.record.kept[k % len(step.record.kept)] for k in range(_UPDATES)]
     updates = list(zip(kept, rng.choice(tested, _UPDATES).tolist(), strict=True))
     errors = conditional_errors(
-        step.expansion, step.touching, step.active, updates, test=_TEST.address,
+        step.expansion, step.touching, step.active, updates, test=TEST.address,
         settings=settings(step), decisions=_DECISIONS, rng=rng,
     )  # fmt: skip
     remedies = [f"decrease epsilon (now {level:g})", "increase batch_size"]

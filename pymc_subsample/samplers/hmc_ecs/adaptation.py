@@ -52,7 +52,7 @@ def adapt(step: "HMCECS", theta: np.ndarray, info: dict[str, float]) -> Notice |
     try:
         if moved:
             cause = "the chain settled away from the reference point"
-            _recentre(step, theta)
+            recentre(step, theta)
         elif step.may_resize and tuning.noise() > 0.9 * VARIANCE_BOUND:
             cause = "the estimate is noisier on the way than was predicted"
             enlarge(step, tuning.noise() / VARIANCE_AIM)
@@ -78,7 +78,7 @@ def adapt(step: "HMCECS", theta: np.ndarray, info: dict[str, float]) -> Notice |
     return notice
 
 
-def _recentre(step: "HMCECS", theta: np.ndarray) -> None:
+def recentre(step: "HMCECS", theta: np.ndarray) -> None:
     """Move the reference to the mean of recent draws and choose the subsample size again."""
     center = settled(step, theta)
     reference = reference_at(step.expansion, center, step.temperature)

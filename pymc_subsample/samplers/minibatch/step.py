@@ -241,10 +241,10 @@ def _run(
 
 
 def _adapt(step: Any, theta: np.ndarray, info: dict[str, float]) -> None:
-    moves.adapted(step, theta, info, _recentre)
+    moves.adapted(step, theta, info, recentre)
 
 
-def _recentre(step: Any, theta: np.ndarray) -> None:
+def recentre(step: Any, theta: np.ndarray) -> None:
     """Take another reference, and the rows of the largest residuals around it."""
     before = step.reference
     moves.recentred(step, theta)
