@@ -4,7 +4,7 @@ import copyreg
 import pickle
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from operator import methodcaller
 from time import thread_time
 from types import MappingProxyType
@@ -118,9 +118,8 @@ class ChainStep(BlockedStep):
     # What subclasses name: what there is to know of their sampler, and what it does in a chain.
     sampler: ClassVar[Sampler]
     method: ClassVar[Method]
-    # As PyMC reads them; from these two.
+    stats_dtypes_shapes: ClassVar[Statistics]  # For PyMC, from the record.
     rules: ClassVar[Sequence[Rule]]
-    stats_dtypes_shapes: ClassVar[Statistics]
 
     # Made from the model by `connection.connect`: functions for the compiled transition, and the
     # elements of theta that move, among others.
@@ -132,17 +131,14 @@ class ChainStep(BlockedStep):
     n_rows: int
     observed: tuple[str, ...]
     asked_order: int | str
-    # What the model's data were when it was connected.
-    seen: dict[str, Any]
+    seen: dict[str, Any]  # What the model's data were when it was connected.
 
-    # Of the set-up. `prepared` is None where there is no reference.
+    # Of the set-up.
     centring: Mapping[str, np.ndarray] = MappingProxyType({})
     control_variate_order: int | None
-    prepared: Preparation | None = None
-    # What the part of it took that steps of one model share.
-    seconds_to_reference = 0.0
-    # Said in a run, of a set-up that `advise` made.
-    unsaid: Unsaid | None = None
+    prepared: Preparation | None = None  # None where there is no reference.
+    seconds_to_reference = 0.0  # What the part of it took that steps of one model share.
+    unsaid: Unsaid | None = None  # Said in a run, of a set-up that `advise` made.
 
     # Of a chain. Which of the modes that the set-up found it starts in, and where it began, once it
     # has; whether the next draw is its first.
@@ -279,8 +275,6 @@ class ChainStep(BlockedStep):
             return no_sums(self.tall.phi_size)
         return self.reference.sums(self.control_variate_order or 0)
 
-    # Chains
-
     def _refuse_changes(self) -> None:
         guards.refuse_changes(self, self.seen, guards.contents(self._model, self.tall))
 
@@ -396,18 +390,11 @@ class ChainStep(BlockedStep):
         connect(self)
         self.seen = guards.contents(self._model, self.tall)
 
-    # Progress bar
-
     def _progressbar_config(self, n_chains: int = 1) -> tuple[list, dict[str, list[int]]]:
-        # Called once in a run, before its chains begin and wherever they run.
-        self.completed = False
+        self.completed = False  # called once in a run, before its chains begin
         running.announce(self)
-        return running.columns(self), {name: [0] * n_chains for name in self.sampler.shown}
+        return running.columns(self.sampler, n_chains)
 
     @classmethod
     def _make_progressbar_update_functions(cls) -> tuple[Callable]:
-        def update(stats: dict[str, Any]) -> dict[str, Any]:
-            shown = {name: stats[name] for name in cls.sampler.shown}
-            return shown | {"failing": bool(stats.get("divergences", 0))}
-
-        return (update,)
+        return (partial(running.shown, cls.sampler),)

@@ -1,12 +1,9 @@
 """What a sampler does in a chain: functions of its step, which `engine.ChainStep` puts together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
-
-import numpy as np
-from pymc.blocking import PointType
 
 from pymc_subsample.chain.form import expansion_of_order
 from pymc_subsample.chain.starting import read
@@ -14,29 +11,9 @@ from pymc_subsample.expansion import Expansion
 from pymc_subsample.model import TallModel
 
 
-def _always(step: Any) -> bool:
-    return True
-
-
-def _nothing(step: Any) -> None:
-    pass
-
-
-def _entered(step: Any, point: PointType) -> np.ndarray:
-    return read(step, point)
-
-
-def _unchanged(step: Any, theta: np.ndarray, info: dict[str, float]) -> None:
-    pass
-
-
 def of_order(step: Any, tall: TallModel) -> Expansion:
     """Expand rows to the order that was asked for."""
     return expansion_of_order(tall, step.asked_order)
-
-
-def _sampled(step: Any) -> Expansion:
-    return step.expansion
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,7 +31,7 @@ class Method:
     # ``begin(step, tune, draws)`` starts a chain, or what a set-up leaves of one.
     begin: Callable
     # ``enter(step, point)`` reads a point into the chain's vector, or starts elsewhere.
-    enter: Callable = _entered
+    enter: Callable = lambda step, point: read(step, point)
     # ``transitions(step, theta, size)`` makes draws, shape (size, d): these, and what transitions
     # report, an array (size, ...) for each name. In tuning there is one.
     transitions: Callable
@@ -63,18 +40,18 @@ class Method:
     statistics: Callable
     # ``adapt(step, theta, info)`` records a draw of tuning, and changes what it asks for; it
     # returns a `notices.Notice` of what is to be said.
-    adapt: Callable = _unchanged
+    adapt: Callable = lambda step, theta, info: None
     # ``watch(step, thetas, infos)`` records draws after tuning, and ``check(step)`` checks, after
     # the last one, whether the chain can be trusted.
     watch: Callable
     check: Callable
     # ``steady(step)``: whether successive draws need nothing from Python.
-    steady: Callable[[Any], bool] = _always
+    steady: Callable[[Any], bool] = lambda step: True
     # Whether a chain begins once more where tuning is reset.
     resets: bool = True
     # ``by_gradients(step)``: whether it moves by gradients, and needs them to say how the
     # log-likelihood changes; and what to do about one that has none.
-    by_gradients: Callable[[Any], bool] = _always
+    by_gradients: Callable[[Any], bool] = lambda step: True
     without_gradient: str = "Use a Metropolis-Hastings step with control_variate_order=None."
     # Whether what expansions leave is estimated, and not bounded, which wants them plain.
     estimates: bool = True
@@ -83,34 +60,37 @@ class Method:
     # ``expand(step, tall)`` expands the rows, ``taylor(step)`` returns the expansion in which the
     # reference is sought, and ``connected(step)`` makes what else is made from the model.
     expand: Callable[[Any, TallModel], Expansion] = of_order
-    taylor: Callable[[Any], Expansion] = _sampled
-    connected: Callable[[Any], None] = _nothing
+    taylor: Callable[[Any], Expansion] = lambda step: step.expansion
+    connected: Callable[[Any], None] = lambda step: None
     # Attributes that `connected` makes, wherever a step is unpickled.
     anew: tuple[str, ...] = ()
     # ``forget(step)`` drops what is cached of the state.
-    forget: Callable[[Any], None] = _nothing
+    forget: Callable[[Any], None] = lambda step: None
 
     def __post_init__(self):
-        for name, takes in _PARTS.items():
-            part = getattr(self, name)
-            found = f"({', '.join(signature(part).parameters)})" if callable(part) else part
-            if found != f"({takes})":
-                raise TypeError(f"Method: {name} must be a function of ({takes}), and is {found}.")
+        require_parts(self, _PARTS)
 
 
 _PARTS = {
-    "functions": "step",
-    "begin": "step, tune, draws",
-    "enter": "step, point",
-    "transitions": "step, theta, size",
-    "statistics": "step, infos",
-    "adapt": "step, theta, info",
-    "watch": "step, thetas, infos",
-    "check": "step",
-    "steady": "step",
-    "by_gradients": "step",
-    "expand": "step, tall",
-    "taylor": "step",
-    "connected": "step",
-    "forget": "step",
+    "step": ("functions", "check", "steady", "by_gradients", "taylor", "connected", "forget"),
+    "step, point": ("enter",),
+    "step, tune, draws": ("begin",),
+    "step, theta, size": ("transitions",),
+    "step, theta, info": ("adapt",),
+    "step, thetas, infos": ("watch",),
+    "step, infos": ("statistics",),
+    "step, tall": ("expand",),
 }
+
+
+def require_parts(record: Any, parts: Mapping[str, Sequence[str]]) -> None:
+    """Refuse a record whose functions, named by the arguments that they take, take others."""
+    for takes, names in parts.items():
+        for name in names:
+            part = getattr(record, name)
+            found = f"({', '.join(signature(part).parameters)})" if callable(part) else part
+            if found != f"({takes})":
+                raise TypeError(
+                    f"{type(record).__name__}: {name} must be a function of ({takes}), and is "
+                    f"{found}."
+                )

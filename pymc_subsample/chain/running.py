@@ -1,6 +1,6 @@
 """A run of `pm.sample`, before its chains begin: what is refused and said, and its progress bar."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import TextColumn
 from rich.table import Column
@@ -8,7 +8,7 @@ from rich.table import Column
 from pymc_subsample.chain.calling import refuse_init
 from pymc_subsample.chain.memory import hint_for_bambi, refuse_beyond_memory, warn_of_rows
 from pymc_subsample.chain.notices import begin_run
-from pymc_subsample.chain.sampler import SHOWN
+from pymc_subsample.chain.sampler import SHOWN, Sampler
 
 if TYPE_CHECKING:
     from pymc_subsample.chain.engine import ChainStep
@@ -25,10 +25,17 @@ def announce(step: "ChainStep") -> None:
     hint_for_bambi(step.model)
 
 
-def columns(step: "ChainStep") -> list[TextColumn]:
-    """Return the columns of a progress bar."""
-    return [
+def columns(sampler: Sampler, n_chains: int) -> tuple[list, dict[str, list[int]]]:
+    """Return the columns of a progress bar, and what they show first."""
+    found = [
         TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))
-        for name in step.sampler.shown
+        for name in sampler.shown
         for title, form in [SHOWN[name]]
     ]
+    return found, {name: [0] * n_chains for name in sampler.shown}
+
+
+def shown(sampler: Sampler, stats: dict[str, Any]) -> dict[str, Any]:
+    """Return what they show of a draw."""
+    found = {name: stats[name] for name in sampler.shown}
+    return found | {"failing": bool(stats.get("divergences", 0))}

@@ -38,14 +38,6 @@ _SHARED: Statistics = {
 }
 
 
-def _nothing(step: Any) -> dict[str, float]:
-    return {}
-
-
-def _worthy(step: Any) -> str:
-    return ""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Advised:
     """What `pms.advise` may do with a sampler, and say of it."""
@@ -60,8 +52,8 @@ class Advised:
     dearer: tuple[float, float] = (1.0, 1.0)
     # ``foreseen(step)`` returns fields of `results.advise.result.Advice` that a set-up predicts,
     # and ``unworthy(step)`` why a pilot is not worth its time, if it is not.
-    foreseen: Callable[[Any], dict[str, float]] = _nothing
-    unworthy: Callable[[Any], str] = _worthy
+    foreseen: Callable[[Any], dict[str, float]] = lambda step: {}
+    unworthy: Callable[[Any], str] = lambda step: ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

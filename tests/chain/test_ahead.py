@@ -28,12 +28,12 @@ from pymc_subsample.samplers.firefly.checks import LightRecord
 from pymc_subsample.samplers.gibbs import kernel as gibbs_kernel
 from pymc_subsample.samplers.gibbs import step as gibbs
 from pymc_subsample.samplers.gradients import kernel as gradients_kernel
+from pymc_subsample.samplers.hmc_ecs import chain as hmc_ecs
 from pymc_subsample.samplers.hmc_ecs import kernel as hmc_ecs_kernel
-from pymc_subsample.samplers.hmc_ecs import step as hmc_ecs
 from pymc_subsample.samplers.minibatch import kernel as minibatch_kernel
 from pymc_subsample.samplers.minibatch import step as metropolis
+from pymc_subsample.samplers.scalable import chain as scalable
 from pymc_subsample.samplers.scalable import kernel as scalable_kernel
-from pymc_subsample.samplers.scalable import step as scalable
 from pymc_subsample.samplers.scalable.checks import ProposalRecord
 
 TUNE, DRAWS = 30, 90

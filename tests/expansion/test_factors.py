@@ -188,7 +188,7 @@ def test_a_noisy_chain_takes_more_rows(many_effects, monkeypatch):
     assert sorted(set(sizes)) == [100, 200, 400, 800]
     assert step.subsample.rows.shape[1] == 800
     for given in ({"subsample_size": 100}, {"reference": {"a": np.zeros(600), "b": np.zeros(15)}}):
-        assert not pms.HMCECS(model=model, rng=1, **given)._may_resize
+        assert not pms.HMCECS(model=model, rng=1, **given).may_resize
 
 
 @pytest.mark.costly(cases=1)

@@ -1,204 +1,87 @@
 """HMC with energy-conserving subsampling as a PyMC step method."""
 
+import logging
 from collections.abc import Sequence
-from dataclasses import field
-from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
-from pymc.blocking import PointType
-from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain import arguments, finding, starting
+from pymc_subsample.chain import arguments, finding
+from pymc_subsample.chain.beside import Beside, beside_all_rows
+from pymc_subsample.chain.competing import warn_of_modes
 from pymc_subsample.chain.connection import attach
-from pymc_subsample.chain.declarations import ReferredState, divergences
-from pymc_subsample.chain.ellipsoid import radius
 from pymc_subsample.chain.engine import ChainStep
-from pymc_subsample.chain.method import Method
 from pymc_subsample.chain.signatures import SharedContinuous
-from pymc_subsample.chain.sizing import Choice, check_blocks, choose
-from pymc_subsample.chain.tuning import Tuning, TuningState
-from pymc_subsample.compiled.functions import address_of
-from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.chain.sizing import Choice, check_blocks, choose, predicted_variance
+from pymc_subsample.chain.tuning import Tuning
+from pymc_subsample.diagnostics.checks import amount, remedies, sentence
 from pymc_subsample.diagnostics.record import ChainRecord
-from pymc_subsample.expansion.estimators import ResidualMoments
-from pymc_subsample.expansion.reference import Reference
-from pymc_subsample.kernels.dynamics import Moves, trajectory, tree
-from pymc_subsample.kernels.estimates import (
-    BLOCK_POISSON,
-    FUNCTIONS,
-    PERTURBED,
-    PRODUCT_FUNCTIONS,
-    Estimate,
+from pymc_subsample.expansion.estimators import (
+    FEWEST_BLOCKS,
+    MOST_BLOCKS,
+    VARIANCE_BOUND,
+    ResidualMoments,
 )
+from pymc_subsample.expansion.reference import Reference
+from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
-from pymc_subsample.samplers.hmc_ecs.adaptation import Pace, adapt, forget
-from pymc_subsample.samplers.hmc_ecs.checks import Estimates, check_hmc
-from pymc_subsample.samplers.hmc_ecs.kernel import INFO, transitions
-from pymc_subsample.samplers.hmc_ecs.kernel import Subsample as Drawn
-from pymc_subsample.samplers.hmc_ecs.remarks import report
+from pymc_subsample.model import TallModelError
+from pymc_subsample.samplers.hmc_ecs.adaptation import Pace, also
+from pymc_subsample.samplers.hmc_ecs.chain import DYNAMICS, METHOD
+from pymc_subsample.samplers.hmc_ecs.kernel import transitions
 from pymc_subsample.samplers.hmc_ecs.sampler import HMCECS as SAMPLER
-from pymc_subsample.samplers.hmc_ecs.subsample import ESTIMATORS, Subsample, SubsampleState
+from pymc_subsample.samplers.hmc_ecs.subsample import ESTIMATORS, Subsample
 
-# Of a trajectory; lengths are jittered by 20%.
-_MOST_STEPS = 1024
+_log = logging.getLogger("pymc.subsample")
+
+# Doublings of a trajectory at most.
 _DEEPEST = 20
-_DYNAMICS = {"hmc": trajectory, "nuts": tree}
 # Of a period of a normal posterior.
 _QUARTER = np.pi / 2
 
 
-@dataclass_state
-class HMCECSState(ReferredState):
-    """Everything the next draw depends on. The rows themselves are taken anew from the data."""
-
-    row_rng: np.random.Generator
-    moments: ResidualMoments
-    subsample_size: int
-    n_blocks: int
-    subsample: SubsampleState
-    tuning: TuningState
-    record: ChainRecord
-    estimator: str = field(metadata={"frozen": True})
-    kernel: str = field(metadata={"frozen": True})
-    max_treedepth: int = field(metadata={"frozen": True})
-    control_variate_order: int = field(metadata={"frozen": True})
-    target_accept: float = field(metadata={"frozen": True})
-    path_length: float = field(metadata={"frozen": True})
-    given: dict[str, Any] = field(metadata={"frozen": True})
-
-
-def _functions(step: "HMCECS") -> tuple[str, ...]:
-    return PRODUCT_FUNCTIONS if step.kind == BLOCK_POISSON else FUNCTIONS
-
-
-# Chains
-
-
-def _begin(step: "HMCECS", tune: int, draws: int) -> None:
-    prepared = step.home
-    assert isinstance(prepared, Choice)
-    step.moments = prepared.moments
-    step.subsample_size = prepared.subsample_size
-    step.n_blocks = prepared.n_blocks
-    step.subsample = Subsample(step.kind, step.subsample_size, step.n_blocks, prepared.always)
-    step.tuning = Tuning(
-        tune, step.active, step.expansion.theta_size, prepared.factor, step.target_accept
+def _report(step: "HMCECS") -> None:
+    """Log what the set-up chose, and warn of what it could not achieve."""
+    m, n = step.subsample_size, step.n_rows
+    variance = predicted_variance(step.kind, step.moments, m, step.temperature)
+    path = "linear predictors" if step.expansion.linear else "general path"
+    if (limited := step.expansion.limited) is not None:
+        path += f", control variates of order {step.control_variate_order}: {limited}"
+    blocks = "1 block" if step.n_blocks == 1 else f"{step.n_blocks} blocks"
+    may_change = step.given["subsample_size"] is None and not step.given["reference"]
+    told = step.exact or _log.isEnabledFor(logging.INFO)
+    beside = beside_all_rows(step) if told else Beside()
+    if step.exact and beside.use:
+        raise TallModelError(
+            f"No subsample of the {n:,} rows of {', '.join(map(repr, step.observed))} is large "
+            f"enough: what their expansions leave takes all of them{beside.said}."
+        )
+    subsample = (
+        f"subsample of {'about ' * (step.kind == BLOCK_POISSON)}{m:,} rows "
+        f"({m / n:.2%}) in {blocks}{also(step)}{' to start with' if may_change else ''}; "
+        f"predicted variance of the log-likelihood estimate {amount(variance)}"
     )
-    step.record = ChainRecord(draws=draws, size=step.tall.size)
-    step.pace = Pace()
-
-
-def _entered(step: "HMCECS", point: PointType) -> np.ndarray:
-    theta = starting.read(step, point)
-    confined = step.kind == BLOCK_POISSON
-    inside, most = confined or step.tuning.done > 0, np.inf
-    if confined:
-        most = radius(len(step.active))
-    starting.start(step, theta, point, step.tuning.factor, inside, most)
-    if not len(step.subsample.index):
-        step.subsample.draw(step.row_rng, step.n_rows)
-    if step.subsample.rows is None:
-        step.subsample.pack(step.expansion, step.reference.center)
-    return theta
-
-
-def _transitions(
-    step: "HMCECS", theta: np.ndarray, size: int
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    sample, reference = step.subsample, step.reference
-    thetas, infos = np.empty((size, len(theta))), np.empty((size, len(INFO)))
-    thetas[0], refreshes = theta, size * step.transitions_per_draw
-    fresh = sample.propose(step.row_rng, step.expansion, refreshes)
-    step.step_size = float(step.tuning.step.current(step.tune))
-    extent = float(min(step.path_length, _MOST_STEPS / 1.2 * step.step_size))
-    rows = MINIBATCH if step.kind == BLOCK_POISSON else sample.size
-    others = step.n_rows - len(sample.always)
-    transitions(step.kind, _DYNAMICS[step.kernel])(
-        address_of(step.rng), step.compiled, reference.sums(step.control_variate_order),
-        Estimate(
-            others / (rows * step.temperature), _setting(step), float(sample.products),
-            reference.theta, radius(len(step.active)), sample.exact, 1.0 / step.temperature,
-        ),
-        Moves(
-            step.active, step.tuning.factor, step.step_size,
-            float(step.max_treedepth) if step.kernel == "nuts" else extent,
-        ),
-        Drawn(sample.index, sample.rows, sample.counts, sample.group),
-        fresh, thetas, infos,
-    )  # fmt: skip
-    sample.group = (sample.group + refreshes) % sample.n_groups
-    return thetas, dict(zip(INFO, infos.T, strict=True))
-
-
-def _setting(step: "HMCECS") -> float:
-    """How much of half its variance an estimate is less, or the a of the block-Poisson one."""
-    if step.kind == PERTURBED:
-        return 1.0
-    return float(np.mean(step.moments.total)) / step.temperature - step.subsample.products
-
-
-def _statistics(step: "HMCECS", infos: dict[str, np.ndarray]) -> dict[str, Any]:
-    rows = (infos["rows_moved"] + infos["rows_refreshed"]).astype(int)
-    return {
-        "divergences": divergences(step, infos["diverging"]),
-        "model_logp": infos["log_posterior"] - infos["volume"],  # of the model's variables
-        "n_evaluations": 2 * rows,
-        "step_size": step.step_size,
-        "subsample_size": step.rows_read,
-        "data_share": step.share,
-    }
-
-
-# After tuning
-
-
-def _watch(step: "HMCECS", thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
-    step.record.add(thetas, infos)
-
-
-def _check(step: "HMCECS") -> list[Check]:
-    signed = step.kind == BLOCK_POISSON
-    estimates = Estimates(
-        expansion=step.expansion,
-        reference=step.reference,
-        active=step.active,
-        predicted=step.moments,
-        factor=step.home.factor,
-        subsample_size=step.subsample_size,
-        always=step.subsample.always,
-        n_blocks=step.n_blocks,
-        temperature=step.temperature,
-        given_reference=bool(step.given["reference"]),
-        tune=step.tuning.total,
-        began=step.began,
-        kind=step.kind,
-        confined=step.tuning.factor if signed else None,
-        positive=partial(_positive, step),
+    if step.exact:
+        why = f" ({found.why})" if isinstance(found := step.home, Choice) and found.why else ""
+        subsample = f"no subsample is large enough{why}: all rows are read, without approximation"
+    _log.info(
+        f"HMCECS: {n:,} rows of {', '.join(step.observed)} ({path}); {subsample}{beside.said}"
     )
-    return check_hmc(step.record, estimates)
-
-
-def _positive(step: "HMCECS", thetas: np.ndarray) -> np.ndarray:
-    """Return variables of which theta, shape (k, d), holds logarithms, shape (k, l)."""
-    values, _ = step.expansion.written(thetas)
-    logs = step.layout.places([v.name for v in step.vars if v.name.endswith("_log__")])
-    with np.errstate(over="ignore"):
-        return np.exp(values[:, logs])
-
-
-METHOD = Method(
-    state=HMCECSState,
-    functions=_functions,
-    begin=_begin,
-    enter=_entered,
-    transitions=_transitions,
-    statistics=_statistics,
-    adapt=adapt,
-    watch=_watch,
-    check=_check,
-    forget=forget,
-)
+    few = min(FEWEST_BLOCKS, m // MINIBATCH if step.kind == BLOCK_POISSON else m)
+    if step.given["n_blocks"] is None and step.n_blocks < few:
+        near = min(round(m / 10), n // 10) * 10
+        _log.info(
+            f"HMCECS: subsample_size={m} has no divisor from {FEWEST_BLOCKS} to {MOST_BLOCKS}, "
+            f"so {m // step.n_blocks} rows are refreshed at once, which is accepted less "
+            f"often. subsample_size={near} divides well."
+        )
+    warn_of_modes(step)
+    if not variance <= VARIANCE_BOUND:
+        _log.warning(
+            f"HMCECS: the log-likelihood estimate is predicted to be too noisy, with a "
+            f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). "
+            + sentence(remedies(m, step.largest, step.expansion.raisable, step.given["reference"]))
+        )
 
 
 class HMCECS(ChainStep):
@@ -349,7 +232,7 @@ class HMCECS(ChainStep):
         **above: Unpack[SharedContinuous],
     ) -> None:
         self.estimator = arguments.choice("estimator", estimator, tuple(ESTIMATORS))
-        kernel = arguments.choice("kernel", kernel, ("auto", *_DYNAMICS))
+        kernel = arguments.choice("kernel", kernel, ("auto", *DYNAMICS))
         self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
         order = arguments.order(control_variate_order, "HMCECS", plain=False)
         self.target_accept = arguments.between("target_accept", target_accept, 0.0, 1.0)
@@ -367,7 +250,7 @@ class HMCECS(ChainStep):
             curved = self.expansion.effects is not None and path_length is None
             kernel = "nuts" if curved else "hmc"
         self.kernel = kernel
-        transitions(self.kind, _DYNAMICS[kernel])  # compiled once, before chains begin
+        transitions(self.kind, DYNAMICS[kernel])  # compiled once, before chains begin
         arguments.count("subsample_size", m or 1, self.n_rows)
         arguments.count("n_blocks", blocks or 1, self.n_rows)
         self.given = {
@@ -379,7 +262,7 @@ class HMCECS(ChainStep):
         self.prepared = choose(*found, m, blocks)
         self.row_rng = self.rng.spawn(1)[0]
         self.begin(tune=0, draws=0)
-        report(self)
+        _report(self)
 
     @property
     def kind(self) -> int:

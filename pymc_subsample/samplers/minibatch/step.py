@@ -14,7 +14,7 @@ from pymc_subsample.chain.competing import warn_of_modes
 from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.ellipsoid import far_points
 from pymc_subsample.chain.guards import row_numbers
-from pymc_subsample.chain.method import Method
+from pymc_subsample.chain.method import Method, require_parts
 from pymc_subsample.chain.signatures import shares
 from pymc_subsample.chain.sizing import Choice, choose, choose_always
 from pymc_subsample.compiled.functions import Compiled, address_of
@@ -73,26 +73,6 @@ class MinibatchMHState(ProposingState):
     always: np.ndarray
 
 
-def _no_bound(step: Any, theta: np.ndarray, given: np.ndarray) -> Bound:
-    return Bound(GIVEN_BOUND, np.inf, np.zeros((0, 0)))
-
-
-def _as_it_is(step: Any, proposed: Proposed) -> Proposed:
-    return proposed
-
-
-def _metropolis(step: Any) -> Callable:
-    return metropolis
-
-
-def _never(step: Any) -> bool:
-    return False
-
-
-def _silent(step: Any, errors: AcceptanceErrors) -> None:
-    pass
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Decision:
     """What tells an acceptance test from the others; `step` is its step method."""
@@ -108,18 +88,31 @@ class Decision:
     batch_size: int = 100  # Rows to start with, unless others are given.
     aims: Aims = moves.USUAL
     # ``with_all_rows(step)`` returns what it decides with all rows, a function as `metropolis`.
-    with_all_rows: Callable[[Any], Callable] = _metropolis
+    with_all_rows: Callable[[Any], Callable] = lambda step: metropolis
     # Whether reading all rows is what the user asked for, whether settings change between draws,
     # and whether it asks Python at each proposal.
-    exact: Callable[[Any], bool] = _never
-    changes: Callable[[Any], bool] = _never
-    asks: Callable[[Any], bool] = _never
+    exact: Callable[[Any], bool] = lambda step: False
+    changes: Callable[[Any], bool] = lambda step: False
+    asks: Callable[[Any], bool] = lambda step: False
     # ``bound(step, theta, given)`` returns where bounds of the rows' terms come from, for tests
     # that need them, and ``bounded(step, proposed)`` a proposal with its bound.
-    bound: Callable[[Any, np.ndarray, np.ndarray], Bound] = _no_bound
-    bounded: Callable[[Any, Proposed], Proposed] = _as_it_is
+    bound: Callable[[Any, np.ndarray, np.ndarray], Bound] = lambda step, theta, given: Bound(
+        GIVEN_BOUND, np.inf, np.zeros((0, 0))
+    )
+    bounded: Callable[[Any, Proposed], Proposed] = lambda step, proposed: proposed
     # ``conclude(step, errors)`` says what is known of a chain that passed its checks.
-    conclude: Callable[[Any, AcceptanceErrors], None] = _silent
+    conclude: Callable[[Any, AcceptanceErrors], None] = lambda step, errors: None
+
+    def __post_init__(self):
+        require_parts(self, _PARTS)
+
+
+_PARTS = {
+    "step": ("settings", "cause", "remedies", "with_all_rows", "exact", "changes", "asks"),
+    "step, theta, given": ("bound",),
+    "step, proposed": ("bounded",),
+    "step, errors": ("conclude",),
+}
 
 
 @shares(moves.set_up, moves.set_up.__doc__)
