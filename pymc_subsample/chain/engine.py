@@ -21,10 +21,9 @@ from pymc.step_methods.state import DataClassState, WithSamplingState
 from pymc_subsample.chain import arguments, ends, guards, running, variables
 from pymc_subsample.chain.ahead import Ahead
 from pymc_subsample.chain.connection import CONNECTED, connect
-from pymc_subsample.chain.declarations import named_alike
 from pymc_subsample.chain.form import Form
 from pymc_subsample.chain.layout import Layout
-from pymc_subsample.chain.method import Method
+from pymc_subsample.chain.method import Method, named_alike
 from pymc_subsample.chain.modes import number_of_chain
 from pymc_subsample.chain.notices import Unsaid
 from pymc_subsample.chain.sampler import STATISTIC, Sampler, Statistics

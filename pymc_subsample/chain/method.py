@@ -1,14 +1,48 @@
-"""What a sampler does in a chain: functions of its step, which `engine.ChainStep` puts together."""
+"""What a sampler does in a chain, and its state: `engine.ChainStep` puts functions together."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
 
+import numpy as np
+from pymc.step_methods.compound import StepMethodState
+from pymc.step_methods.state import dataclass_state
+
 from pymc_subsample.chain.form import expansion_of_order
+from pymc_subsample.chain.sampler import Statistics
 from pymc_subsample.chain.starting import read
 from pymc_subsample.expansion import Expansion
+from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.model import TallModel
+
+
+@dataclass_state
+class ChainState(StepMethodState):
+    """Of all chains; with what subclasses add, everything the next draw depends on.
+
+    The rows themselves are taken anew from the data. `own` is the last draw in coordinates of the
+    chain's own, where it has some: found anew from the draw, its last bits would be others.
+    """
+
+    tune: bool
+    draws_left: int
+    own: np.ndarray | None
+    record: Any
+    n_rows: int = field(metadata={"frozen": True})
+    fingerprint: str = field(metadata={"frozen": True})
+    observed: tuple[str, ...] = field(metadata={"frozen": True})
+
+
+@dataclass_state
+class ReferredState(ChainState):
+    """Of chains that may start at a reference."""
+
+    start_at_reference: bool
+    mode: int
+    reference: Reference | None
+    transitions_per_draw: int = field(metadata={"frozen": True})
+    temperature: float = field(metadata={"frozen": True})
 
 
 def of_order(step: Any, tall: TallModel) -> Expansion:
@@ -94,3 +128,17 @@ def require_parts(record: Any, parts: Mapping[str, Sequence[str]]) -> None:
                     f"{type(record).__name__}: {name} must be a function of ({takes}), and is "
                     f"{found}."
                 )
+
+
+def named_alike(declared: Statistics, infos: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return statistics that transitions report by the names, and in the types, declared."""
+    return {
+        name: found.astype(declared[name][0], copy=False)
+        for name, found in infos.items()
+        if name in declared
+    }
+
+
+def divergences(step: Any, diverging: np.ndarray) -> Any:
+    """Return how many draws had diverged by each of the next ones, none of them in tuning."""
+    return 0 if step.tune else step.record.divergences + np.cumsum(diverging > 0)

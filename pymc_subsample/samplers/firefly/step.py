@@ -11,9 +11,9 @@ from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.bounds.lower_bounds import KINDS, bounded_expansion
 from pymc_subsample.chain import arguments, connection, finding
-from pymc_subsample.chain.competing import warn_of_modes
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.method import Method
+from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.chain.signatures import SharedTransitions

@@ -8,9 +8,8 @@ from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.chain import arguments, starting
-from pymc_subsample.chain.declarations import ReferredState, divergences
 from pymc_subsample.chain.guards import row_numbers
-from pymc_subsample.chain.method import Method
+from pymc_subsample.chain.method import Method, ReferredState, divergences
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import StepRecord

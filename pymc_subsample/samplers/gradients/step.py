@@ -6,9 +6,9 @@ from typing import Any, Unpack
 import numpy as np
 
 from pymc_subsample.chain import arguments, finding
-from pymc_subsample.chain.competing import warn_of_modes
 from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.signatures import SharedContinuous, SharedTransitions, shares
 from pymc_subsample.diagnostics.record import StepRecord

@@ -12,7 +12,7 @@ from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.curvature import MAX_DENSE
-from pymc_subsample.expansion.factors import deviations, scaled
+from pymc_subsample.expansion.factors import Kind, deviations, kind, scaled
 from pymc_subsample.expansion.quadratic import Quadratic
 from pymc_subsample.kernels.model import Sums
 from pymc_subsample.samplers.gradients import estimate as gradients
@@ -231,7 +231,7 @@ def posterior_precision(
 def _whitened_curvature(step: Moving, prepared: Preparation) -> np.ndarray:
     """Curvature in units of the metric: one, but for the largest where that is diagonal."""
     curvature = np.ones(len(step.active))
-    if len(prepared.factor) == 1 and len(step.active) > 1:
+    if kind(prepared.factor) is Kind.DIAGONAL:
         quadratic = Quadratic(step.expansion, prepared.reference)
         curvature[0] = quadratic.largest_curvature(step.active, prepared.factor[0], step.rng)
     return curvature

@@ -9,9 +9,8 @@ from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.chain import starting
-from pymc_subsample.chain.declarations import ReferredState, divergences
 from pymc_subsample.chain.ellipsoid import radius
-from pymc_subsample.chain.method import Method
+from pymc_subsample.chain.method import Method, ReferredState, divergences
 from pymc_subsample.chain.sizing import Choice
 from pymc_subsample.chain.tuning import Tuning, TuningState
 from pymc_subsample.compiled.functions import address_of

@@ -8,9 +8,9 @@ import numpy as np
 
 from pymc_subsample.chain import arguments, finding
 from pymc_subsample.chain.beside import Beside, beside_all_rows
-from pymc_subsample.chain.competing import warn_of_modes
 from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.signatures import SharedContinuous
 from pymc_subsample.chain.sizing import Choice, check_blocks, choose, predicted_variance
 from pymc_subsample.chain.tuning import Tuning

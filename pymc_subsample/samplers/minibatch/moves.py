@@ -8,8 +8,8 @@ from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.chain import arguments, starting
-from pymc_subsample.chain.declarations import ReferredState
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.method import ReferredState
 from pymc_subsample.chain.signatures import SharedContinuous, SharedTransitions, shares
 from pymc_subsample.chain.tuning import ProposalTuning, TuningState, settled
 from pymc_subsample.diagnostics.record import MoveRecord, most_kept

@@ -10,11 +10,11 @@ import numpy as np
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.chain import arguments, finding
-from pymc_subsample.chain.competing import warn_of_modes
 from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.ellipsoid import far_points
 from pymc_subsample.chain.guards import row_numbers
 from pymc_subsample.chain.method import Method, require_parts
+from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.signatures import shares
 from pymc_subsample.chain.sizing import Choice, choose, choose_always
 from pymc_subsample.compiled.functions import Compiled, address_of

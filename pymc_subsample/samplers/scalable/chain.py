@@ -15,8 +15,7 @@ from pymc_subsample.bounds.thinning import (
     most_effective_moves,
 )
 from pymc_subsample.chain import starting
-from pymc_subsample.chain.declarations import ReferredState, divergences
-from pymc_subsample.chain.method import Method, of_order
+from pymc_subsample.chain.method import Method, ReferredState, divergences, of_order
 from pymc_subsample.chain.tuning import Tuning, TuningState, settled
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.diagnostics.checks import Check

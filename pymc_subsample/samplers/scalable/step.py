@@ -11,9 +11,9 @@ from pymc_subsample.bounds.strata import UnboundedError
 from pymc_subsample.bounds.thinning import DRAW, GRADIENTS, better_acceptance
 from pymc_subsample.chain import arguments, finding
 from pymc_subsample.chain.beside import NO_SMALL_SHARE
-from pymc_subsample.chain.competing import warn_of_modes
 from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.signatures import SharedContinuous
 from pymc_subsample.chain.sizing import instead_of_bounds
