@@ -245,24 +245,12 @@ def _savings(step: "FireflyMC") -> list[str]:
 
 
 METHOD = Method(
-    state=FireflyMCState,
-    functions=_functions,
-    begin=_begin,
-    enter=_enter,
-    transitions=_made,
-    statistics=_statistics,
-    adapt=_adapt,
-    watch=_watch,
-    check=_check,
-    steady=_steady,
-    by_gradients=lambda step: False,  # of its bounds; those of rows are looked at in `_taylor`
-    without_gradient="FireflyMC needs one for its bounds.",
-    estimates=False,
-    expand=_expand,
-    taylor=_taylor,
-    connected=_connected,
-    anew=("bright_rows",),
-)
+    # It has gradients of its bounds; those of the rows' log-likelihoods are looked at in `_taylor`.
+    state=FireflyMCState, functions=_functions, begin=_begin, enter=_enter, transitions=_made,
+    statistics=_statistics, adapt=_adapt, watch=_watch, check=_check, steady=_steady,
+    by_gradients=lambda step: False, without_gradient="FireflyMC needs one for its bounds.",
+    estimates=False, expand=_expand, taylor=_taylor, connected=_connected, anew=("bright_rows",),
+)  # fmt: skip
 
 
 class FireflyMC(ChainStep, shares=moves.set_up):

@@ -49,10 +49,6 @@ class AusterityGibbsState(ChainState):
     scan: str = field(metadata={"frozen": True})
 
 
-def _functions(step: "AusterityGibbs") -> tuple[str | None, ...]:
-    return _FUNCTIONS
-
-
 def _level(step: "AusterityGibbs") -> float:
     return arguments.level("epsilon", step.epsilon, step.record.done)
 
@@ -132,19 +128,11 @@ def _check(step: "AusterityGibbs") -> list[Check]:
 
 
 METHOD = Method(
-    state=AusterityGibbsState,
-    functions=_functions,
-    begin=_begin,
-    transitions=_transitions,
-    statistics=_statistics,
-    watch=_watch,
-    check=_check,
-    steady=lambda step: not callable(step.epsilon),
-    by_gradients=lambda step: False,
-    binary=True,
-    connected=_connected,
-    anew=("touching", "permutation", "center"),
-)
+    state=AusterityGibbsState, functions=lambda step: _FUNCTIONS, begin=_begin,
+    transitions=_transitions, statistics=_statistics, watch=_watch, check=_check,
+    steady=lambda step: not callable(step.epsilon), by_gradients=lambda step: False, binary=True,
+    connected=_connected, anew=("touching", "permutation", "center"),
+)  # fmt: skip
 
 
 class AusterityGibbs(ChainStep):

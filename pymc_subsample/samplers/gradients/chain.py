@@ -45,16 +45,12 @@ class SGMCMCState(ReferredState):
     automatic_step_size: float
     hold: int
     metric_factor: np.ndarray
-    made_of: str = field(metadata={"frozen": True})
+    sampler_parts: str = field(metadata={"frozen": True})
     control_variate_order: int | None = field(metadata={"frozen": True})
     metric: str = field(metadata={"frozen": True})
     steps_per_batch: int | None = field(metadata={"frozen": True})
     batch_size: int = field(metadata={"frozen": True})
     friction: float = field(metadata={"frozen": True})
-
-
-def _functions(step: "SGMCMC") -> tuple[str | None, ...]:
-    return gradients.FUNCTIONS
 
 
 def _connected(step: "SGMCMC") -> None:
@@ -219,18 +215,9 @@ def _remedies(step: "SGMCMC") -> list[str]:
 
 
 METHOD = Method(
-    state=SGMCMCState,
-    functions=_functions,
-    begin=_begin,
-    enter=_entered,
-    transitions=_transitions,
-    statistics=_statistics,
-    watch=_watch,
-    check=_check,
-    steady=_steady,
     # PyMC resets tuning where a chain has just begun, and in its own process alone: to begin once
     # more would draw other momenta than a chain in a worker process has.
-    resets=False,
-    connected=_connected,
-    anew=("permutation",),
-)
+    state=SGMCMCState, functions=lambda step: gradients.FUNCTIONS, begin=_begin, enter=_entered,
+    transitions=_transitions, statistics=_statistics, watch=_watch, check=_check, steady=_steady,
+    resets=False, connected=_connected, anew=("permutation",),
+)  # fmt: skip

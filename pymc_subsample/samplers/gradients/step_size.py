@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,13 +10,10 @@ from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.compiled.blas import one_thread
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.diagnostics.checks import amount, sentence
-from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.curvature import MAX_DENSE
 from pymc_subsample.expansion.factors import Kind, deviations, kind, scaled
 from pymc_subsample.expansion.quadratic import Quadratic
-from pymc_subsample.kernels.model import Sums
 from pymc_subsample.samplers.gradients import estimate as gradients
-from pymc_subsample.samplers.gradients.parts import Parts
 from pymc_subsample.samplers.gradients.stationary import (
     autocorrelation_time,
     choose_step_size,
@@ -25,6 +22,9 @@ from pymc_subsample.samplers.gradients.stationary import (
     spectrum,
     variances,
 )
+
+if TYPE_CHECKING:
+    from pymc_subsample.samplers.gradients.step import SGMCMC
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -55,48 +55,21 @@ class Steps:
     precision: np.ndarray | None = None
 
 
-class Moving(Protocol):
-    """What is asked of a step method to choose its steps."""
-
-    prepared: Preparation | None
-    parts: Parts
-    schedule: Any
-    metric: str
-    temperature: float
-    n_rows: int
-    observed: tuple[str, ...]
-    batch_size: int
-    steps_per_batch: int | None
-    transitions_per_draw: int
-    control_variate_order: int | None
-    expansion: Expansion
-    compiled: Any
-    active: np.ndarray
-    permutation: np.ndarray
-    metric_factor: np.ndarray
-    rng: np.random.Generator
-    row_rng: np.random.Generator
-    steps: Steps
-
-    def sums(self) -> Sums:
-        """Return the sums of the control variates."""
-
-
-def batches(step: Moving) -> gradients.Batches:
+def batches(step: "SGMCMC") -> gradients.Batches:
     """Say how batches are drawn."""
     return gradients.Batches(
         step.permutation, step.parts.sampling, step.batch_size, step.active, step.metric_factor
     )
 
 
-def own_metric(step: Moving, square: np.ndarray) -> np.ndarray | None:
+def own_metric(step: "SGMCMC", square: np.ndarray) -> np.ndarray | None:
     """Root of what multiplies the step size, given mean squares of the gradient, (a,)."""
     own = step.parts.dynamics.own_metric
     return None if own is None else own(step.parts.floor, step.n_rows, square)
 
 
 @one_thread
-def find_step_size(step: Moving) -> Steps:
+def find_step_size(step: "SGMCMC") -> Steps:
     """Choose a step size where it is automatic, and say what the chain will cost.
 
     By the posterior's curvature and the gradients' noise at the reference.
@@ -154,11 +127,11 @@ def find_step_size(step: Moving) -> Steps:
     return found
 
 
-def _slow(step: Moving) -> int:
+def _slow(step: "SGMCMC") -> int:
     return max(_SLOW, 100 * step.transitions_per_draw)
 
 
-def _warn_if_slow(step: Moving, h: float, steps: float, best: float) -> None:
+def _warn_if_slow(step: "SGMCMC", h: float, steps: float, best: float) -> None:
     """Say why an effective draw takes many steps; without noise it would take `best`."""
     name, passes = type(step).__name__, steps * step.batch_size / step.n_rows
     slow = steps > _slow(step)
@@ -179,7 +152,7 @@ def _warn_if_slow(step: Moving, h: float, steps: float, best: float) -> None:
         )
 
 
-def _spectrum(step: Moving, prepared: Preparation) -> tuple[np.ndarray, np.ndarray, Steps]:
+def _spectrum(step: "SGMCMC", prepared: Preparation) -> tuple[np.ndarray, np.ndarray, Steps]:
     """Curvature of the posterior and noise of the gradients, in units of the metric.
 
     And the steps so far, with what is known of the posterior.
@@ -210,7 +183,7 @@ def _spectrum(step: Moving, prepared: Preparation) -> tuple[np.ndarray, np.ndarr
 
 
 def posterior_precision(
-    step: Moving, prepared: Preparation, scale: np.ndarray | None
+    step: "SGMCMC", prepared: Preparation, scale: np.ndarray | None
 ) -> np.ndarray:
     """Precision at the reference, shape (a, a), or of many parameters its diagonal, (a,).
 
@@ -228,7 +201,7 @@ def posterior_precision(
     return found
 
 
-def _whitened_curvature(step: Moving, prepared: Preparation) -> np.ndarray:
+def _whitened_curvature(step: "SGMCMC", prepared: Preparation) -> np.ndarray:
     """Curvature in units of the metric: one, but for the largest where that is diagonal."""
     curvature = np.ones(len(step.active))
     if kind(prepared.factor) is Kind.DIAGONAL:

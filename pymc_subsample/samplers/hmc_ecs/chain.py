@@ -180,14 +180,6 @@ def _positive(step: "HMCECS", thetas: np.ndarray) -> np.ndarray:
 
 
 METHOD = Method(
-    state=HMCECSState,
-    functions=_functions,
-    begin=_begin,
-    enter=_entered,
-    transitions=_transitions,
-    statistics=_statistics,
-    adapt=adapt,
-    watch=_watch,
-    check=_check,
-    forget=forget,
-)
+    state=HMCECSState, functions=_functions, begin=_begin, enter=_entered, transitions=_transitions,
+    statistics=_statistics, adapt=adapt, watch=_watch, check=_check, forget=forget,
+)  # fmt: skip

@@ -338,18 +338,9 @@ def _measured_errors(step: Any) -> AcceptanceErrors:
 
 
 METHOD = Method(
-    state=MinibatchMHState,
-    functions=_functions,
-    begin=_begin,
-    enter=moves.entered,
-    transitions=_made,
-    statistics=_statistics,
-    adapt=_adapt,
-    watch=_watch,
-    check=_check,
-    steady=_steady,
-    by_gradients=by_langevin,
+    state=MinibatchMHState, functions=_functions, begin=_begin, enter=moves.entered,
+    transitions=_made, statistics=_statistics, adapt=_adapt, watch=_watch, check=_check,
+    steady=_steady, by_gradients=by_langevin,
     without_gradient="Use control_variate_order=None, and a proposal without gradients.",
-    connected=connected,
-    anew=("permutation", "packed"),
-)
+    connected=connected, anew=("permutation", "packed"),
+)  # fmt: skip

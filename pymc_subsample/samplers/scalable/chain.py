@@ -67,10 +67,6 @@ class ScalableMHState(ReferredState):
     path_length: float = field(metadata={"frozen": True})
 
 
-def _functions(step: "ScalableMH") -> tuple[str | None, ...]:
-    return (*PARAMETER_FUNCTIONS[:2], None)
-
-
 def _expand(step: "ScalableMH", tall: TallModel) -> Expansion:
     expansion = of_order(step, tall)
     if not expansion.n_predictors:
@@ -241,17 +237,8 @@ def _check(step: "ScalableMH") -> list[Check]:
 
 
 METHOD = Method(
-    state=ScalableMHState,
-    functions=_functions,
-    begin=_begin,
-    enter=_entered,
-    transitions=_transitions,
-    statistics=_statistics,
-    adapt=_adapt,
-    watch=_watch,
-    check=_check,
-    without_gradient="ScalableMH needs one for its proposals.",
-    estimates=False,
-    expand=_expand,
-    connected=_connected,
-)
+    state=ScalableMHState, functions=lambda step: (*PARAMETER_FUNCTIONS[:2], None), begin=_begin,
+    enter=_entered, transitions=_transitions, statistics=_statistics, adapt=_adapt, watch=_watch,
+    check=_check, without_gradient="ScalableMH needs one for its proposals.", estimates=False,
+    expand=_expand, connected=_connected,
+)  # fmt: skip

@@ -568,8 +568,8 @@ def test_the_exact_step_is_tried_where_it_could_be_the_one(
     tried = trials.Trials(None, {}, pms.Advice("", "", "", parameters=parameters), 1.0, 0)
     tried._setup = setup
     tried.found = [replace(trial("HMCECS", seconds, failed, full_seconds), rows=100_000)]
-    assert why in tried._unworthy()
-    assert bool(why) == bool(tried._unworthy())
+    assert why in tried._unworthy("ScalableMH")
+    assert bool(why) == bool(tried._unworthy("ScalableMH"))
 
 
 def test_pays_from_never_always_and_in_between():
