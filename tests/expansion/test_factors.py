@@ -9,9 +9,10 @@ import pymc_subsample as pms
 from pymc_subsample.chain.tuning import Tuning
 from pymc_subsample.expansion.estimators import VARIANCE_AIM
 from pymc_subsample.expansion.factors import (
+    Kind,
     deviations,
     factor,
-    is_sparse,
+    kind,
     scaled,
     sparse_factor,
     stretched,
@@ -49,7 +50,7 @@ def forms():
 @pytest.mark.parametrize("form", ["dense", "diagonal", "sparse"])
 def test_factors_multiply_and_divide(form):
     precision, F = forms()[form]
-    assert is_sparse(F) == (form == "sparse")
+    assert kind(F) is {"dense": Kind.FULL, "diagonal": Kind.DIAGONAL, "sparse": Kind.SPARSE}[form]
     z = np.random.default_rng(2).normal(size=(3, SIZE))
     x = scaled(F, z)
     lengths = np.einsum("ki,ij,kj->k", x, precision, x)
@@ -128,7 +129,7 @@ def test_many_effects_move_by_their_sparse_precision(many_effects):
     model, mean, sd = many_effects
     with model:
         step = pms.HMCECS(rng=1)
-        assert is_sparse(step.tuning.factor)
+        assert kind(step.tuning.factor) is Kind.SPARSE
         idata = pm.sample(
             step=step, chains=1, tune=200, draws=1_000, random_seed=1, progressbar=False,
             quiet=True, compute_convergence_checks=False,
