@@ -73,7 +73,7 @@ def test_the_page_names_many_things():
     assert len(PATHS) > 15
     assert len(NAMES) > 60
     assert not exists("samplers/no_such_step.py")
-    assert not resolves("chain.step.SubsampledStep._no_such_method")
+    assert not resolves("chain.engine.ChainStep._no_such_method")
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -29,8 +29,11 @@ WITHIN = {"PicklingError", "AssertionError", "AttributeError", "NotImplementedEr
 LEAST = 9
 PACKAGE = ROOT / "pymc_subsample"
 APART = {
+    PACKAGE / "chain" / "method.py",
+    PACKAGE / "chain" / "sampler.py",
     PACKAGE / "compiled" / "keys.py",
     PACKAGE / "samplers" / "gradients" / "integrators" / "integrator.py",
+    PACKAGE / "samplers" / "registry.py",
 }
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from pymc_subsample.bounds.kernel import Bounds, cubic_sum, distances
 from pymc_subsample.bounds.strata import SINGLE, Strata, UnboundedError
-from pymc_subsample.bounds.thinning import Reading
+from pymc_subsample.bounds.thinning import RowsRead
 from pymc_subsample.compiled.blas import one_thread
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
@@ -73,10 +73,10 @@ class RowBounds:
         return self.table.power - 1
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> RowsRead:
         """What a decision reads."""
         strata, seen = self.table.elements.shape
-        return Reading(self.per_decision, strata, seen, self.table.cubes.size)
+        return RowsRead(self.per_decision, strata, seen, self.table.cubes.size)
 
     def distances(self, phi: np.ndarray, center: np.ndarray) -> np.ndarray:
         """Return r_s of all strata, shape (S,)."""

@@ -22,7 +22,7 @@ _TINY = 1e-300
 
 
 @dataclass(frozen=True)
-class Reading:
+class RowsRead:
     """What a decision reads."""
 
     rows: float  # Rows.

@@ -5,11 +5,14 @@ from copy import deepcopy
 from dataclasses import fields
 from threading import Thread
 from time import perf_counter, thread_time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.step_methods.state import WithSamplingState
+
+if TYPE_CHECKING:
+    from pymc_subsample.chain.engine import ChainStep
 
 # For which draws are made at a time: an interrupt waits for them. A state that takes more than a
 # share of that to copy, as of thousands of parameters, is not copied: draws are made one by one.
@@ -20,26 +23,6 @@ _COPIES = 5
 # Draws that are taken apart at a time: Python's objects of few live in the processor's cache, and
 # die before its collector looks at them.
 _APART = 64
-
-
-class Chain(Protocol):
-    """What a step is to its draws ahead; see `engine.ChainStep`."""
-
-    _state_class: type
-    _thread: Thread | None
-    _left: np.ndarray | None
-
-    @property
-    def left_alone(self) -> int:
-        """How many draws may be made at once."""
-
-    def make(self, point: PointType, size: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """Make so many: values and statistics."""
-
-    def points(self, point: PointType, values: np.ndarray) -> list[PointType]:
-        """Turn values into points."""
-
-    def _forget(self) -> None: ...
 
 
 class Ahead:
@@ -68,7 +51,7 @@ class Ahead:
     def _left(self) -> bool:
         return self._handed_out < len(self._values)
 
-    def next(self, step: Chain, point: PointType) -> tuple[PointType, StatsType]:
+    def next(self, step: "ChainStep", point: PointType) -> tuple[PointType, StatsType]:
         """Return the draw after `point`, and its statistics."""
         if self._undoing or not self._left or not self._is_last(point):
             self.undo(step)
@@ -76,7 +59,7 @@ class Ahead:
         place = self._handed_out % _APART
         if place == 0:
             part = slice(self._handed_out, self._handed_out + _APART)
-            points = step.points(self._from, self._values[part])
+            points = step.layout.points(self._from, self._values[part])
             self._part = list(zip(points, _separated(self._stats, part), strict=True))
         point, stats = self._part[place]
         self._last = {name: value.tobytes() for name, value in point.items()}
@@ -93,21 +76,21 @@ class Ahead:
         self._values = self._values[:0]
         self._handed_out, self._undoing = 0, False
 
-    def undo(self, step: Chain) -> None:
+    def undo(self, step: "ChainStep") -> None:
         """Bring the state back to the last draw that was handed out."""
         if not self._left and not self._undoing:
             return
         if self._before is not None:
             self._undoing = True  # until it is done: an interrupt may come meanwhile
-            state, point, step._thread = self._before
+            state, point, step.thread = self._before
             _restore(step, state)
             for _ in range(self._handed_out):
                 values, _ = step.make(point, 1)
-                [point] = step.points(point, values)
+                [point] = step.layout.points(point, values)
             self._most = max(1, self._handed_out)
         self.forget()
 
-    def _make(self, step: Chain, point: PointType) -> None:
+    def _make(self, step: "ChainStep", point: PointType) -> None:
         pays = self._copies < _COPIES or self._fastest < _SHARE * _SECONDS
         size = min(self._most, step.left_alone) if pays else 1
         self.forget()
@@ -115,7 +98,7 @@ class Ahead:
             start = thread_time()  # what else the machine does tells nothing of the state
             # PyMC's workers write every draw into the same arrays.
             fixed = {name: np.copy(x) for name, x in point.items()}
-            self._before = _changing(step), fixed, step._thread
+            self._before = _changing(step), fixed, step.thread
             self._copies += 1
             self._fastest = min(self._fastest, thread_time() - start)
             self._undoing = True  # until draws are there
@@ -140,10 +123,10 @@ def _separated(stats: dict[str, Any], part: slice) -> list[StatsType]:
     return [[each] for each in found]
 
 
-def _changing(step: Chain) -> dict[str, Any]:
+def _changing(step: "ChainStep") -> dict[str, Any]:
     """Copy what of a step's state changes in a chain."""
     found = {}
-    for field in fields(step._state_class):
+    for field in fields(step.method.state):
         if field.metadata.get("frozen") or field.metadata.get("tensor_name"):
             continue
         value = getattr(step, field.name)
@@ -156,7 +139,7 @@ def _changing(step: Chain) -> dict[str, Any]:
     return found
 
 
-def _restore(step: Chain, state: dict[str, Any]) -> None:
+def _restore(step: "ChainStep", state: dict[str, Any]) -> None:
     """Bring back what `_changing` copied, which may be needed again."""
     for name, value in state.items():
         own = getattr(step, name)
@@ -166,5 +149,5 @@ def _restore(step: Chain, state: dict[str, Any]) -> None:
             own.bit_generator.state = value
         else:
             setattr(step, name, deepcopy(value))
-    step._left = None
-    step._forget()
+    step.left = None
+    step.method.forget(step)

@@ -25,7 +25,7 @@ from pymc_subsample.expansion.quadratic import Quadratic
 from pymc_subsample.expansion.reference import Reference
 
 if TYPE_CHECKING:
-    from pymc_subsample.chain.step import SubsampledStep
+    from pymc_subsample.chain.engine import ChainStep
 
 # Time that PyTensor's own log density and gradient of all rows take over that of the compiled
 # expansion: 1.4 to 4.5 times for logistic and linear regressions, BLAS on one thread.
@@ -97,7 +97,7 @@ def seconds_per_pass(
     return spent / passes * expansion.n_rows / sum(c.shape[1] for c in chunks)
 
 
-def seconds_per_evaluation(step: "SubsampledStep") -> float:
+def seconds_per_evaluation(step: "ChainStep") -> float:
     """Seconds of the log-likelihood of all rows, by the step's own code."""
     phi, _ = step.expansion.parameters(step.tall.ravel(step.tall.initial_point))
 
@@ -147,10 +147,10 @@ class _Expansion:
     """
 
     def __init__(
-        self, model: pm.Model, step: "SubsampledStep", tune: int, draws: int, seed: int
+        self, model: pm.Model, step: "ChainStep", tune: int, draws: int, seed: int
     ) -> None:
         assert step.prepared is not None
-        tall, expansion, free = step.tall, step.expansion.as_written(), step._continuous()
+        tall, expansion, free = step.tall, step.expansion.as_written(), step.layout.continuous()
         reference, scale = step.prepared.reference, step.prepared.factor
         rng = np.random.default_rng(seed)
         if step.expansion.coordinates is not None:  # NUTS moves in the model's own variables
@@ -208,7 +208,7 @@ class NutsTrial:
     The step samples all variables, with a reference point.
     """
 
-    def __init__(self, model: pm.Model, step: "SubsampledStep", seed: int) -> None:
+    def __init__(self, model: pm.Model, step: "ChainStep", seed: int) -> None:
         diagonal = step.expansion.curvature == "diagonal"
         self._chain = None if diagonal else _Expansion(model, step, _NUTS_TUNE, _NUTS_DRAWS, seed)
         self._tuned, self._diverging = False, 0
@@ -278,7 +278,7 @@ class Comparison:
 
 
 def compare(
-    model: pm.Model, step: "SubsampledStep", drawn: tuple[float, float] | None = None
+    model: pm.Model, step: "ChainStep", drawn: tuple[float, float] | None = None
 ) -> Comparison:
     """Time a few draws of a step, which samples all variables, and project NUTS on all rows.
 
@@ -298,7 +298,7 @@ def compare(
     return Comparison(per_gradient, 2 * DRAWS * per_draw, full, gradients)
 
 
-def _gradients_of_tuning(model: pm.Model, step: "SubsampledStep") -> float | None:
+def _gradients_of_tuning(model: pm.Model, step: "ChainStep") -> float | None:
     """Gradients per draw of NUTS in tuning; None where the expansion is no density."""
     if step.expansion.curvature == "diagonal":
         return None
@@ -312,7 +312,7 @@ def _gradients_of_tuning(model: pm.Model, step: "SubsampledStep") -> float | Non
     return float(np.mean(sizes[len(sizes) // 3 :]))
 
 
-def seconds_per_draw(model: pm.Model, step: "SubsampledStep", seed: int) -> tuple[float, float]:
+def seconds_per_draw(model: pm.Model, step: "ChainStep", seed: int) -> tuple[float, float]:
     """Seconds and leapfrog steps, if any, per draw of a few tuning draws without the first."""
     twin = object.__new__(type(step))  # which moves on, and leaves the step as it is
     twin.__dict__.update(step.__dict__)

@@ -12,7 +12,7 @@ from pymc_subsample.chain.progress import doing
 from pymc_subsample.diagnostics.checks import amount
 
 if TYPE_CHECKING:
-    from pymc_subsample.samplers.hmc_ecs.adaptation import AdaptiveSubsample
+    from pymc_subsample.samplers.hmc_ecs.step import HMCECS
 
 # Of the rows, from which reading all of them is tried, and from which it may be faster.
 LARGE_SHARE, NO_SMALL_SHARE = 0.25, 0.1
@@ -44,23 +44,23 @@ class Beside:
     use: str = ""  # Code of what saves so much.
 
 
-def beside_all_rows(step: "AdaptiveSubsample", drawn: tuple[float, float] | None = None) -> Beside:
+def beside_all_rows(step: "HMCECS", drawn: tuple[float, float] | None = None) -> Beside:
     """Compare a step with NUTS on all rows, if it reads many of them.
 
     `drawn` are seconds and gradients per draw of a chain that runs; None for those of a trial.
     """
-    if step._share < NO_SMALL_SHARE:
+    if step.share < NO_SMALL_SHARE:
         return Beside()
     # nutpie neither takes turns with other steps nor tempers.
     alike = len(step.active) == step.tall.size and step.temperature == 1.0
-    if step._share <= LARGE_SHARE or not alike:
+    if step.share <= LARGE_SHARE or not alike:
         return Beside(
             ". This is no small part of the data: pm.NUTS or nutpie on all rows may be faster"
         )
     name, code = nuts()
     with doing(f"comparing it with {name}"):
-        found = compare(step._model, step, drawn)
-    said = f". An estimate reads {step._share:.0%} of the rows"
+        found = compare(step.model, step, drawn)
+    said = f". An estimate reads {step.share:.0%} of the rows"
     each = f"{amount(1000 * found.per_gradient)} ms"
     if np.isnan(found.seconds):
         return Beside(f"{said}, and a gradient of all of them takes about {each}: try {code}")
@@ -70,7 +70,7 @@ def beside_all_rows(step: "AdaptiveSubsample", drawn: tuple[float, float] | None
         f"{amount(found.full_seconds)} s, at {found.gradients:.0f} gradients per draw and "
         f"{each} each"
     )
-    faster = step._exact and found.seconds < found.full_seconds
+    faster = step.exact and found.seconds < found.full_seconds
     if pays(found.seconds, found.full_seconds) or faster:
         return Beside(f"{times}. HMCECS is the faster one")
     use = code if pays(found.full_seconds, found.seconds) else ""

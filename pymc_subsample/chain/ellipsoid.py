@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import chdtri
 
 from pymc_subsample.expansion.curvature import MAX_DENSE, covariance_factor
-from pymc_subsample.expansion.factors import deviations, is_sparse, scaled, sparse_factor, whiten
+from pymc_subsample.expansion.factors import Kind, deviations, kind, scaled, sparse_factor, whiten
 from pymc_subsample.expansion.quadratic import Quadratic
 from pymc_subsample.kernels.estimates import BLOCK_POISSON
 
@@ -35,7 +35,7 @@ def shape(
     matrix = quadratic.precision(free)
     spread = _factor(matrix)
     own = spread if len(free) == len(active) else _factor(matrix[np.ix_(inner, inner)])
-    if len(active) > MAX_DENSE and not is_sparse(own):
+    if len(active) > MAX_DENSE and kind(own) is not Kind.SPARSE:
         own = deviations(own, len(active))[None, :]
     return own, spread
 

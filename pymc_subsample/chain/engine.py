@@ -1,165 +1,318 @@
-"""What a step does in a chain: draws, the state between them, and the checks at its end."""
+"""PyMC's step methods of this package: one chain that runs any sampler."""
 
+import copyreg
+import pickle
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from operator import methodcaller
+from time import thread_time
+from types import MappingProxyType
 from typing import Any, ClassVar
 
+import cloudpickle
 import numpy as np
+import pymc as pm
+import xarray as xr
 from pymc.blocking import PointType, StatsType
-from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import DataClassState, WithSamplingState
-from pymc.util import is_transformed_name
-from rich.progress import TextColumn
-from rich.table import Column
 
-from pymc_subsample.chain import guards
+from pymc_subsample.chain import arguments, ends, guards, running, variables
 from pymc_subsample.chain.ahead import Ahead
-from pymc_subsample.chain.calling import given_start, refuse_init
-from pymc_subsample.chain.declarations import SHOWN, Statistics, named_alike
-from pymc_subsample.chain.ends import confirm_crossings, with_causes
-from pymc_subsample.chain.memory import hint_for_bambi, refuse_beyond_memory, warn_of_rows
+from pymc_subsample.chain.connection import CONNECTED, connect
+from pymc_subsample.chain.form import Form
+from pymc_subsample.chain.layout import Layout
+from pymc_subsample.chain.method import Method, named_alike
 from pymc_subsample.chain.modes import number_of_chain
-from pymc_subsample.chain.notices import Notice, Unsaid, begin_run
-from pymc_subsample.chain.step import SubsampledStep
+from pymc_subsample.chain.notices import Unsaid
+from pymc_subsample.chain.sampler import STATISTIC, Sampler, Statistics
+from pymc_subsample.chain.setup import Preparation
+from pymc_subsample.chain.signatures import complete
 from pymc_subsample.chain.tuning import ProposalTuning, Tuning
-from pymc_subsample.diagnostics import checks, samplers
-from pymc_subsample.diagnostics.checks import Check, Rule
-from pymc_subsample.diagnostics.scores import log_densities
-from pymc_subsample.diagnostics.tails import TAIL, check_tails
-from pymc_subsample.expansion.factors import scaled
-from pymc_subsample.model.binding import quoted
-from pymc_subsample.model.support import impossible
+from pymc_subsample.diagnostics import checks
+from pymc_subsample.diagnostics.checks import Rule
+from pymc_subsample.expansion import Expansion
+from pymc_subsample.expansion.modes import ModeSearch
+from pymc_subsample.expansion.reference import Reference, no_sums
+from pymc_subsample.graph.concrete import numpy_function
+from pymc_subsample.kernels.model import Sums
+from pymc_subsample.model import TallModel
+from pymc_subsample.model.discovery import chosen_names
+from pymc_subsample.rows import Rows
 
-# How many times as wide as the posterior chains start around the reference.
-_WIDER = 1.5
-# Points at which they may start, around one that may be at an edge of the support: at a distance
-# that is halved after each few of them.
-_TRIES, _AT_EACH = 200, 20
-# How far out they start at most, over the distance that they are confined to.
-_WITHIN = 0.9
+_PROTOCOL = 4
+# What belongs to a chain in this process.
+_OWN = ("seen", "thread", "left", "ahead")
 
 
-class ChainStep(SubsampledStep):
-    """A step method that makes draws."""
+class ChainStep(BlockedStep):
+    """A step method that runs a sampler of a model whose rows are subsampled.
 
-    tune: bool
-    # Statistics in the progress bar.
-    _shown: ClassVar[Sequence[str]]
-    # Of the checks at the end of a chain.
+    Its subclasses say which one: they name a record and a method, and take its arguments.
+
+    Parameters
+    ----------
+    vars : sequence of variables, optional
+        Continuous free variables to sample. Default: all of the model.
+    model : pymc.Model, optional
+        Default: the model on the context stack.
+    observed : sequence of str or variable, optional
+        Observed variables and potentials whose rows are subsampled. Default: all that
+        have one log-likelihood per row, of any length; the others are evaluated in full every
+        time.
+    dim : str, optional
+        Name of the rows' dimension, where lengths leave it ambiguous.
+    data : Rows or sequence of Rows, optional
+        Rows on disk. The model is written on a sample of them, `Rows.sample`, as `pm.Data` by the
+        names of columns; these take its place, and all rows are sampled. One for each length where
+        rows have several.
+    reference : dict, step or DataTree, optional
+        Expansion point: untransformed values by variable name, for every free variable; or an
+        earlier run of the model, by its idata (posterior means; in hierarchies those of the scales,
+        and the mode given these) or its step. Then neither the mode nor other modes are searched
+        for, unless the run is far from it, which is said. Values are used as given, those of a run
+        may move in tuning. Default: the posterior mode, found automatically.
+    reparameterize : bool, default True
+        Whether the chain moves effects of groups, and other variables whose scale depends on
+        parameters, in coordinates of its own, between their centred and non-centred forms, however
+        the model writes them; and coefficients of nearly collinear columns, as of raw powers of a
+        year, by the QR reparameterisation, where sums over rows lose their digits otherwise. Draws
+        are in the model's own variables either way.
+    passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
+        Who reads all rows where set-up, tuning and checks do: a number of threads of this process,
+        or the workers of an executor. Results do not depend on it. Default: as many threads as
+        there are processors. Chains that run in processes of their own use one thread each.
+    rng : int or Generator, optional
+        Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
+        Default: a fixed seed, so that equal chains follow from equal seeds.
+    initial_point : dict, optional
+        Values of value variables where the search for the reference starts. Default: the model's
+        initial point.
+    compile_kwargs : dict, optional
+        Not used by this step, which always compiles with numba: anything but
+        ``{"mode": "NUMBA"}`` raises.
+    blocked : bool, default True
+        Must be true: the variables are sampled jointly.
+
+    Raises
+    ------
+    TallModelError
+        If the model's rows cannot be subsampled; the message names the variable and the Op.
+    ValueError, TypeError
+        If an argument is out of range or of the wrong kind.
+
+    Attributes
+    ----------
+    n_rows : int
+        Rows of the data.
+    observed : tuple of str
+        Names of the subsampled variables.
+    centring : dict of str to ndarray
+        Of variables that the chain moves in coordinates of its own: the weight of the centred
+        form, from 0 to 1, for each element or, in the order of components and units, each
+        component of a vector of effects.
+    """
+
+    # What subclasses name: what there is to know of their sampler, and what it does in a chain.
+    sampler: ClassVar[Sampler]
+    method: ClassVar[Method]
+    stats_dtypes_shapes: ClassVar[Statistics]  # For PyMC, from the record.
     rules: ClassVar[Sequence[Rule]]
-    stats_dtypes_shapes: ClassVar[Statistics]
-    # Within a chain: its thread, and the values that its last draw left behind.
-    _thread: threading.Thread | None = None
-    _left: np.ndarray | None = None
-    # The last draw in coordinates of the chain's own, where it has some.
-    own: np.ndarray | None = None
-    # Whether the next draw is the chain's first.
-    start_at_reference = False
-    # Where the chain began, once it has.
+
+    # Made from the model by `connection.connect`: functions for the compiled transition, and the
+    # elements of theta that move, among others.
+    tall: TallModel
+    expansion: Expansion
+    compiled: Any
+    active: np.ndarray
+    layout: Layout
+    n_rows: int
+    observed: tuple[str, ...]
+    asked_order: int | str
+    seen: dict[str, Any]  # What the model's data were when it was connected.
+
+    # Of the set-up.
+    centring: Mapping[str, np.ndarray] = MappingProxyType({})
+    control_variate_order: int | None
+    prepared: Preparation | None = None  # None where there is no reference.
+    seconds_to_reference = 0.0  # What the part of it took that steps of one model share.
+    unsaid: Unsaid | None = None  # Said in a run, of a set-up that `advise` made.
+
+    # Of a chain. Which of the modes that the set-up found it starts in, and where it began, once it
+    # has; whether the next draw is its first.
+    mode: int = 0
     began = ""
+    start_at_reference = False
+    tune: bool
     draws_left: int
-    temperature: float
+    temperature: float = 1.0
+    reference: Reference | None = None
+    row_rng: np.random.Generator
     record: Any
-    tuning: Tuning | ProposalTuning
-    # Of a set-up that `advise` made.
-    unsaid: Unsaid | None = None
+    tuning: Tuning | ProposalTuning | None = None
+    # Its thread, the values that its last draw left behind, and that draw in coordinates of the
+    # chain's own, where it has some.
+    thread: threading.Thread | None = None
+    left: np.ndarray | None = None
+    own: np.ndarray | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Refuse what PyMC's own constructor looks at first: model, variables and blocks."""
+        given = [*args, kwargs.get("vars")][0]
+        if isinstance(given, pm.Model):
+            raise TypeError(f"vars is a pymc.Model: give it by name, {cls.__name__}(model=...).")
+        model = arguments.model_in_context(kwargs.get("model"), f"create {cls.__name__}")
+        if given is not None:
+            variables.chosen_vars(given, model)
+        arguments.blocked(kwargs.get("blocked", True), cls.__name__)
+        for name in ("passes", "reference"):  # PyMC pickles all that is left with the step
+            kwargs.pop(name, None)
+        return super().__new__(cls, *args, **kwargs)
+
+    def __init__(
+        self,
+        vars: Sequence | None = None,
+        *,
+        model: pm.Model | None = None,
+        observed: Sequence[str] | None = None,
+        dim: str | None = None,
+        data: Rows | Sequence[Rows] | None = None,
+        reference: "Mapping[str, Any] | ChainStep | xr.DataTree | None" = None,
+        reparameterize: bool = True,
+        passes: Any = None,
+        rng: int | np.random.Generator | None = None,
+        initial_point: PointType | None = None,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
+    ) -> None:
+        self.set_up_since = thread_time()
+        self.given_reference: Mapping[str, Any] | None = None
+        self.earlier: Mapping[str, Any] | None = None
+        of_run = isinstance(reference, ChainStep | xr.DataTree)
+        if not of_run:
+            variables.given_reference(reference)
+        arguments.only_numba(compile_kwargs)
+        self.made_by = arguments.passes(passes)
+        self.rng = arguments.generator(rng)
+        self._model = arguments.model_in_context(model, f"create {type(self).__name__}")
+        binary = self.method.binary
+        chosen = variables.binary_vars if binary else variables.continuous_vars
+        self.vars = chosen(vars, self._model)
+        if of_run:  # of which these are kept, and not the run itself
+            self.earlier = reference = variables.earlier(self._model, reference)
+        else:
+            self.given_reference = reference
+        if reference is not None:
+            variables.refuse_other_variables(self._model, reference, earlier=of_run)
+        self.form = Form(arguments.truth("reparameterize", reparameterize))
+        self.rows_of: dict[str, Any] = {
+            "observed": chosen_names(observed) or None,
+            "dim": arguments.text("dim", dim, "a dimension"),
+            "initial_point": arguments.initial_point(initial_point),
+            "data": data,
+        } | ({"binary": self.names} if binary else {})
+
+    def __init_subclass__(cls, shares: Callable | None = None, **kwargs: Any) -> None:
+        """Declare what the record says, complete arguments; `pickle` by way of cloudpickle.
+
+        Arguments that `shares` takes, a function or by default the constructor above, are shown as
+        the class's own.
+        """
+        super().__init_subclass__(**kwargs)
+        cls.rules, cls.stats_dtypes_shapes = cls.sampler.rules, cls.sampler.statistics
+        cls._state_class = cls.method.state
+        complete(cls, shares)
+        copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))
+        cloudpickle.Pickler.dispatch_table[cls] = methodcaller("__reduce_ex__", _PROTOCOL)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the value variables to sample."""
+        return [v.name for v in self.vars]
+
+    @property
+    def model(self) -> pm.Model:
+        """The model that is sampled; a step that was unpickled has a copy of its own."""
+        return self._model
+
+    @property
+    def home(self) -> Preparation:
+        """What was prepared at the mode in which this chain starts."""
+        assert self.prepared is not None
+        return self.prepared.at_modes[self.mode]
+
+    @property
+    def search(self) -> ModeSearch | None:
+        """The search for other modes, if there was one."""
+        return None if self.prepared is None else self.prepared.search
+
+    @property
+    def reference_asked_for(self) -> bool:
+        """Whether a reference was given, by its values or by an earlier run."""
+        return self.given_reference is not None or self.earlier is not None
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies rows and columns, so that a state is not continued on other ones."""
+        return f"{self.tall.rows.fingerprint}{self.form.digest}"
+
+    def reference_values(self) -> dict[str, np.ndarray]:
+        """Return untransformed values of the free variables at the reference."""
+        if (at := self.reference) is None:
+            raise TypeError(f"This {type(self).__name__} has no reference to take over.")
+        free = self.tall.model.free_RVs
+        values = numpy_function([self.tall.theta], self.tall.over_theta(free))
+        found = values(self.expansion.values(at.theta))
+        return {v.name: np.asarray(x) for v, x in zip(free, found, strict=True)}
+
+    def sums(self) -> Sums:
+        """Return the sums of the control variates."""
+        if self.reference is None:
+            return no_sums(self.tall.phi_size)
+        return self.reference.sums(self.control_variate_order or 0)
+
+    def _refuse_changes(self) -> None:
+        guards.refuse_changes(self, self.seen, guards.contents(self._model, self.tall))
 
     def setup_chain(self, rng: np.random.Generator, tune: int, draws: int) -> None:
         """Reset all that belongs to one chain; PyMC calls this right before it starts."""
         self._refuse_changes()
-        if self.draws_left and self._thread is not None and self._thread.is_alive():
-            guards.refuse_other_thread(self, self._thread)
-        self._left, self._thread, self.own = None, threading.current_thread(), None
-        self._ahead = Ahead()
+        if self.draws_left and self.thread is not None and self.thread.is_alive():
+            guards.refuse_other_thread(self, self.thread)
+        self.left, self.thread, self.own = None, threading.current_thread(), None
+        self.ahead = Ahead()
         super().setup_chain(rng, tune, draws)
         modes = len(self.prepared.at_modes) if tune and self.prepared is not None else 1
         self.mode = number_of_chain(self.rng) % modes
         self.row_rng = self.rng.spawn(1)[0]
-        self._begin(tune, draws)
+        self.begin(tune, draws)
 
     @cached_property
-    def _ahead(self) -> Ahead:
+    def ahead(self) -> Ahead:
+        """Draws that are made and not handed out."""
         return Ahead()
 
     def reset_tuning(self) -> None:
         """Start again whatever adapts."""
-        self._ahead.undo(self)
-        self._begin(self.tuning.total, self.draws_left)
+        if self.method.resets:
+            self.ahead.undo(self)
+            tuned = int(self.tune) if self.tuning is None else self.tuning.total
+            self.begin(tuned, self.draws_left)
 
-    def _begin(self, tune: int, draws: int) -> None:
+    def begin(self, tune: int, draws: int) -> None:
         """Start a chain, or what a set-up leaves of one."""
         self.tune, self.began = tune > 0, ""
         self.draws_left = draws
-        self.reference = None if self.prepared is None else self._home.reference
-        asked = tune > 0 or self._reference_asked_for
+        self.reference = None if self.prepared is None else self.home.reference
+        asked = tune > 0 or self.reference_asked_for
         self.start_at_reference = asked and self.prepared is not None
-
-    def _theta(self, point: PointType) -> np.ndarray:
-        """Read a point of value variables into the chain's vector."""
-        theta = np.empty(self.tall.size)
-        for name, part in self._read:
-            theta[part] = np.ravel(point[name])
-        left = None if self._thread is None else self._left
-        guards.refuse_company(self, left, theta[self.active])
-        like = None if self.reference is None else self.reference.theta
-        return self.expansion.from_values(theta, like, self.own)
-
-    def _start(
-        self,
-        theta: np.ndarray,
-        point: PointType,
-        factor: np.ndarray,
-        inside: bool = False,
-        most: float = np.inf,
-    ) -> bool:
-        """Move a chain's first theta to the reference, unless `initvals` say where to start.
-
-        With `inside` whatever they say, and less than `most` away, in units of the factor.
-        """
-        first, self.start_at_reference = self.start_at_reference, False
-        if not self.began:
-            given = given_start(self, point)
-            self.began = "at initvals" if given else "at the model's initial point"
-        if not first or self.reference is None or (not inside and given_start(self, point)):
-            return False
-        start = theta.copy()
-        for k in range(_TRIES):
-            z = _WIDER * self.rng.standard_normal(len(self.active))
-            z *= min(1.0, _WITHIN * most / np.linalg.norm(z)) / 2 ** (k // _AT_EACH)
-            start[self.active] = self.reference.theta[self.active] + scaled(factor, z[None])[0]
-            if np.isfinite(self._logprior(start)):
-                theta[:], self.began = start, "around the reference"
-                return True
-        if not np.isfinite(self._logprior(theta)):
-            values = self.tall.unravel(self.expansion.values(theta))
-            at = {v.name: values.get(v.name, point.get(v.name)) for v in self._model.value_vars}
-            raise ValueError(
-                f"{type(self).__name__}: the chain has nowhere to start: the log prior is not "
-                f"finite at {_TRIES} points around the reference, nor at the given point: "
-                f"{impossible(self._model, at, self.tall.observed)}. Give initvals= inside the "
-                "support."
-            )
-        return False
-
-    def _logprior(self, theta: np.ndarray) -> float:
-        return self.expansion.parameters(theta)[1]
-
-    def _leave(self, theta: np.ndarray, values: np.ndarray) -> None:
-        """Remember the last draw: the chain's vector and the values of the variables."""
-        self._left = values[self.active] if self._thread is not None else None
-        self.own = None if self.expansion.coordinates is None else theta.copy()
-
-    def _settled(self, theta: np.ndarray) -> np.ndarray:
-        """Return theta with the mean of recent draws of tuning where it is continuous."""
-        center, free = theta.copy(), self._continuous()
-        center[free] = self.tuning.recent()[:, free].mean(axis=0)
-        return center
+        self.method.begin(self, tune, draws)
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Return the next draw, from a point of value variables, and its statistics."""
-        guards.refuse_other_thread(self, self._thread)
-        return self._ahead.next(self, point)
+        guards.refuse_other_thread(self, self.thread)
+        return self.ahead.next(self, point)
 
     @property
     def left_alone(self) -> int:
@@ -167,8 +320,8 @@ class ChainStep(SubsampledStep):
 
         The chain's last one is made alone: its checks may take long, and somebody may not wait.
         """
-        alone = len(self._moved) == len(self._model.value_vars)
-        ahead = alone and self._steady and not self.tune
+        alone = len(self.layout.own) == len(self._model.value_vars)
+        ahead = alone and not self.tune and self.method.steady(self)
         return max(1, self.draws_left - 1) if ahead else 1
 
     def make(self, point: PointType, size: int) -> tuple[np.ndarray, dict[str, Any]]:
@@ -177,147 +330,67 @@ class ChainStep(SubsampledStep):
         Returns vectors of values, shape (size, d), and statistics: arrays of shape (size,), or what
         the draws share. The last draw of a chain is made alone.
         """
-        thetas, infos = self._transitions(self._entered(point), size)
+        method = self.method
+        thetas, infos = method.transitions(self, method.enter(self, point), size)
         values, infos["volume"] = self.expansion.written(thetas)
         reported = named_alike(self.stats_dtypes_shapes, infos)
-        stats = reported | self._statistics(infos) | self._unjudged | {"tune": self.tune}
+        stats = reported | method.statistics(self, infos) | self._unjudged | {"tune": self.tune}
         if self.tune:
-            notice = self._adapt(thetas[0], {name: x[0] for name, x in infos.items()})
-            stats["warning"] = notice
+            info = {name: x[0] for name, x in infos.items()}
+            stats["warning"] = method.adapt(self, thetas[0], info)
         else:
-            self._watch(thetas, infos)
+            method.watch(self, thetas, infos)
             self.draws_left -= size
             if self.draws_left == 0:
-                stats |= self._judged()
-        self._leave(thetas[-1], values[-1])
+                stats |= self.judged()
+        # The last draw: values of the variables, and the chain's vector.
+        self.left = values[-1][self.active] if self.thread is not None else None
+        self.own = None if self.expansion.coordinates is None else thetas[-1].copy()
         return values, stats
 
-    # What subclasses fill in.
-
-    # Whether successive draws need nothing from Python.
-    _steady = True
-
-    def _entered(self, point: PointType) -> np.ndarray:
-        """Read a point into the chain's vector, or start elsewhere."""
-        return self._theta(point)
-
-    def _transitions(
-        self, theta: np.ndarray, size: int
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Make draws, shape (size, d): these, and what transitions report, (size, ...).
-
-        In tuning there is one.
-        """
-        raise NotImplementedError
-
-    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return statistics of n draws: arrays of shape (n,), or what the draws share.
-
-        Those that transitions report by the same names are left out.
-        """
-        raise NotImplementedError
-
-    def _divergences(self, diverging: np.ndarray) -> Any:
-        """Return how many draws had diverged by each of the next ones, none of them in tuning."""
-        return 0 if self.tune else self.record.divergences + np.cumsum(diverging > 0)
-
-    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
-        """Record a draw of tuning, and change what it asks for; return what is to be said."""
-
-    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
-        """Record draws."""
-        raise NotImplementedError
-
-    def _check(self) -> list[Check]:
-        """Check, after its last draw, whether the chain can be trusted."""
-        raise NotImplementedError
-
-    def _check_tails(self) -> list[Check]:
-        """Look how the density falls beyond draws that are very far out, if there are some."""
-        if TAIL not in self.rules or self.temperature != 1.0:
-            return []
-        density = partial(log_densities, self.expansion, temperature=self.temperature)
-        kept = np.array(self.record.kept)
-        return check_tails(density, self.n_rows, kept, self._untransformed(), self._called)
-
-    def _untransformed(self) -> np.ndarray:
-        """Return the elements that are the model's variables, without a transformation."""
-        effects, moved = self.expansion.effects, self._moved
-        own = {} if effects is None else effects.blocks
-        names = [name for name, *_ in moved if not is_transformed_name(name) and name not in own]
-        places = self._places(names)
-        return places if effects is None else np.setdiff1d(places, effects.bent)
-
-    def _called(self, element: int) -> str:
-        """Name an element of theta by its variable."""
-        for name, part, shape in self._moved:
-            if part.start <= element < part.stop:
-                index = ", ".join(map(str, np.unravel_index(element - part.start, shape)))
-                return f"{quoted(name)}[{index}]" if shape else quoted(name)
-        raise IndexError(element)
-
-    def _judged(self) -> dict[str, Any]:
+    def judged(self) -> dict[str, Any]:
         """Check a finished chain: statistics of its last draw, and the warning with it."""
-        confirm_crossings(self)
-        found = with_causes(self, [*self._check(), *self._check_tails()])
-        search = self._search
-        self._thread = None
-        if search is not None:
-            found = [*found, checks.check_modes(search)]
-        said = checks.warning(type(self).__name__, found)
-        warning = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
-        return checks.record(self.rules, found, search) | {"warning": warning}
+        ends.confirm_crossings(self)
+        found = ends.with_causes(self, [*self.method.check(self), *ends.check_tails(self)])
+        self.thread = None
+        return ends.recorded(self, found)
 
     @cached_property
     def _unjudged(self) -> dict[str, Any]:
         """Statistics that draws share, but for the checks of the chain's last."""
-        shared = {"n_rows": self.n_rows, samplers.STATISTIC: samplers.number_of(type(self))}
+        shared = {"n_rows": self.n_rows, STATISTIC: self.sampler.number}
         return checks.record(self.rules, None) | shared | {"warning": None}
+
+    # States and pickles
 
     @property
     def sampling_state(self) -> Any:
         """Everything the next draw depends on."""
-        self._ahead.undo(self)
+        self.ahead.undo(self)
         return WithSamplingState.sampling_state.fget(self)
 
     @sampling_state.setter
     def sampling_state(self, state: DataClassState) -> None:
-        self._ahead.forget()
+        self.ahead.forget()
         WithSamplingState.sampling_state.fset(self, state)
-        self._left = None
-        self._forget()
-
-    def _forget(self) -> None:
-        """Drop what is cached of the state."""
+        self.left = None
+        self.method.forget(self)
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_changes()
-        self._ahead.undo(self)
-        anew = {*self._connected, "_seen", "_thread", "_left", "_ahead"}
+        self.ahead.undo(self)
+        anew = {*CONNECTED, *self.method.anew, *_OWN}
         return {name: value for name, value in vars(self).items() if name not in anew}
 
-    # Progress bar
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        connect(self)
+        self.seen = guards.contents(self._model, self.tall)
 
     def _progressbar_config(self, n_chains: int = 1) -> tuple[list, dict[str, list[int]]]:
-        # Called once in a run, before its chains begin and wherever they run.
-        begin_run()
-        if self.unsaid is not None:
-            self.unsaid.say()
-        refuse_init(type(self).__name__)
-        refuse_beyond_memory(self._model)
-        warn_of_rows(self._model, self.tall)
-        hint_for_bambi(self._model)
-        columns = [
-            TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))
-            for name in self._shown
-            for title, form in [SHOWN[name]]
-        ]
-        return columns, {name: [0] * n_chains for name in self._shown}
+        running.announce(self)
+        return running.columns(self.sampler, n_chains)
 
     @classmethod
     def _make_progressbar_update_functions(cls) -> tuple[Callable]:
-        def update(stats: dict[str, Any]) -> dict[str, Any]:
-            shown = {name: stats[name] for name in cls._shown}
-            return shown | {"failing": bool(stats.get("divergences", 0))}
-
-        return (update,)
+        return (partial(running.shown, cls.sampler),)

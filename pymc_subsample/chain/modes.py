@@ -1,6 +1,8 @@
-"""The modes of a model: where searches for them start, and which one is a chain's."""
+"""The modes of a model: where searches start, which one is a chain's, what is said of others."""
 
+import logging
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
@@ -12,10 +14,16 @@ from pymc.logprob.transforms import (
     LogTransform,
 )
 
+from pymc_subsample.diagnostics.checks import MODES, number
 from pymc_subsample.expansion.images import ThetaPart
 from pymc_subsample.expansion.modes import Starts
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.prior_draws import Draw, prior_draws
+
+if TYPE_CHECKING:
+    from pymc_subsample.chain.engine import ChainStep
+
+_log = logging.getLogger("pymc.subsample")
 
 _MOST_SEEDS = 2**31
 # Transforms, if any, under which a change of sign mirrors a variable, or an element is its own.
@@ -64,3 +72,29 @@ def number_of_chain(rng: np.random.Generator) -> int:
     steps from them.
     """
     return sum(getattr(rng.bit_generator.seed_seq, "spawn_key", ()))
+
+
+def warn_of_modes(step: "ChainStep") -> None:
+    """Say so where other modes compete, and in which variables they differ."""
+    prepared = step.prepared
+    if prepared is None or prepared.search is None or len(prepared.search.modes) < 2:
+        return
+    search = prepared.search
+    here, *others = [step.expansion.values(mode.theta) for mode in search.modes]
+    names = [
+        name
+        for name, part in step.layout.every
+        if not all(np.allclose(here[part], x[part], rtol=0.1, atol=0.1) for x in others)
+    ]
+    shares = ", ".join(f"{share:.2g}" for share in search.shares[: 1 + len(others)])
+    begun = len(prepared.at_modes)
+    starts = (
+        f"start in {begun} of them and hardly ever change: R-hat will be large"
+        if begun > 1
+        else "start in the first, and hardly ever see the others"
+    )
+    _log.warning(
+        f"{type(step).__name__}: the posterior has at least {number(len(search.modes))} modes that "
+        f"differ in {', '.join(names)} and hold about {shares} of the mass that was found. Chains "
+        f"{starts}. {MODES.remedy}"
+    )

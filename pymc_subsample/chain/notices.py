@@ -14,14 +14,14 @@ from pymc_subsample.warning import warn
 _log = logging.getLogger("pymc.subsample")
 
 
-class _Run(threading.local):
+class _Named(threading.local):
     """The causes that have been named in the run of this thread."""
 
     def __init__(self) -> None:
         self.named: set[str] = set()
 
 
-_run = _Run()
+_of_run = _Named()
 
 
 class Notice(SamplerWarning):
@@ -37,15 +37,15 @@ class Notice(SamplerWarning):
     @property
     def level(self) -> str:
         """Level at which PyMC logs this, which is when it asks."""
-        if self.cause in _run.named:
+        if self.cause in _of_run.named:
             return "debug"
-        _run.named.add(self.cause)
+        _of_run.named.add(self.cause)
         return "info"
 
 
 def begin_run() -> None:
     """Forget what another run said."""
-    _run.named.clear()
+    _of_run.named.clear()
 
 
 class _Listener(logging.Handler):

@@ -47,20 +47,34 @@ class SharedTransitions(SharedContinuous, total=False):
     transitions_per_draw: int
 
 
-def complete(cls: type) -> None:
+def complete(cls: type, shares: Callable | None = None) -> None:
     """Give a class a signature and a docstring that hold what it shares with the one above it.
 
-    Its constructor refuses what is not in the signature, and says what a long set-up is at.
+    Or with a function `shares`, to which its constructor hands on what is shared. It refuses what
+    is not in the signature, and says what a long set-up is at.
     """
+    above = cls.__base__.__init__ if shares is None else shares  # type: ignore[misc]
+    doc = cls.__base__.__doc__ if shares is None else shares.__doc__
     if "__init__" in vars(cls):
-        above = inspect.signature(cls.__base__.__init__).parameters  # type: ignore[misc]
-        signature = completed(vars(cls)["__init__"], above)
+        signature = completed(vars(cls)["__init__"], inspect.signature(above).parameters)
         cls.__init__ = _announced(cls.__init__, signature)  # type: ignore[misc]
         shown = list(signature.parameters.values())[1:]
         cls.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
     if vars(cls).get("__doc__"):  # there are none under `python -OO`
         names = list(inspect.signature(cls.__init__).parameters)  # type: ignore[misc]
-        cls.__doc__ = described(cls.__doc__ or "", cls.__base__.__doc__ or "", names)
+        cls.__doc__ = described(cls.__doc__ or "", doc or "", names)
+
+
+def shares(above: Callable, doc: str | None) -> Callable[[Callable], Callable]:
+    """Complete a function as `complete` does a class, from a function above and its docstring."""
+
+    def made(function: Callable) -> Callable:
+        signature = completed(function, inspect.signature(above).parameters)
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        function.__doc__ = described(function.__doc__ or "", doc or "", list(signature.parameters))
+        return function
+
+    return made
 
 
 def _announced(initialise: Callable, signature: Signature) -> Callable:

@@ -9,7 +9,7 @@ from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 from pymc_subsample.compiled.blas import one_thread
 from pymc_subsample.expansion.curvature import MAX_DENSE
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
-from pymc_subsample.expansion.factors import factor, is_sparse, reshaped, stretched, whiten
+from pymc_subsample.expansion.factors import Kind, factor, kind, reshaped, stretched, whiten
 
 _FEWEST_DRAWS = 20
 _INITIAL_STEP = 0.5
@@ -63,7 +63,7 @@ class Tuning(WithSamplingState):
         self.factor = factor
         self.active = active
         self.target_accept = target_accept
-        self._starts_full = len(factor) > 1
+        self._starts_full = len(active) > 1 and kind(factor) is not Kind.DIAGONAL
         self._pending: list[tuple[np.ndarray, float, float]] = []
         self._looks = {int(f * total) for f in self.looks}
         self.restart(_INITIAL_STEP if step_size is None else step_size)
@@ -202,7 +202,7 @@ class Tuning(WithSamplingState):
         size, n = draws.shape[1], worth * len(draws)
         centred = draws - draws.mean(axis=0)
         white = whiten(self.factor, centred.T)
-        if is_sparse(self.factor) or (len(self.factor) == 1 and size > 1):
+        if kind(self.factor) is not Kind.FULL:
             ratio = np.var(white, axis=1)
             if ratio.max() < 4.0 and ratio.min() > 0.25:
                 return None
@@ -238,7 +238,7 @@ class ProposalTuning(Tuning):
         variance = draws.var(axis=0)
         if not np.all(variance > 0):
             return None
-        if is_sparse(self.factor):
+        if kind(self.factor) is Kind.SPARSE:
             ratio = np.var(whiten(self.factor, (draws - draws.mean(axis=0)).T), axis=1)
             return stretched(self.factor, (n * ratio + 10) / (n + 10))
         if size > MAX_DENSE:
@@ -250,3 +250,10 @@ class ProposalTuning(Tuning):
             return reshaped(self.factor, shrunk)
         weight = n / (n + size)
         return factor(weight * np.atleast_2d(np.cov(draws.T)) + (1 - weight) * np.diag(variance))
+
+
+def settled(step: Any, theta: np.ndarray) -> np.ndarray:
+    """Return theta with the mean of recent draws of tuning where it is continuous."""
+    center, free = theta.copy(), step.layout.continuous()
+    center[free] = step.tuning.recent()[:, free].mean(axis=0)
+    return center

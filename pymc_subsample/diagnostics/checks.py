@@ -40,12 +40,20 @@ class Rule:
     equal: bool = False  # Whether it should be the bound.
     # Where a condition beside the bound decides too, a sentence for verdicts that are that one's.
     besides: str = "Decided by more than this number."
+    mean_of: str = ""  # Statistic of which the number is the mean over draws, if it is one.
+    # A level, and the share of the draws that may exceed it.
+    seldom: tuple[float, float] = (np.inf, 1.0)
 
     def holds(self, value: float) -> bool:
         """Whether a number keeps to the bound."""
         if self.equal:
             return bool(value == self.bound)
         return bool(value >= self.bound if self.at_least else value <= self.bound)
+
+    def holds_of(self, draws: np.ndarray) -> bool:
+        """Whether draws' statistic, of which the number is the mean, keeps to what it should."""
+        level, most = self.seldom
+        return self.holds(float(draws.mean())) and bool(np.mean(~(draws <= level)) <= most)
 
     def check(self, value: float, advice: str, passed: bool | None = None) -> "Check":
         """Apply the rule to one chain; `passed` where not the number alone decides."""

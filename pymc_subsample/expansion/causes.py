@@ -12,7 +12,7 @@ import numpy as np
 
 from pymc_subsample.compiled.blas import one_thread
 from pymc_subsample.expansion.expansion import Expansion
-from pymc_subsample.expansion.factors import deviations, is_sparse
+from pymc_subsample.expansion.factors import Kind, deviations, kind
 from pymc_subsample.expansion.images import ThetaPart
 from pymc_subsample.expansion.quadratic import Quadratic
 from pymc_subsample.expansion.reference import Reference
@@ -102,7 +102,7 @@ def find_cause(
 def distance_to_mode(quadratic: Quadratic, spread: np.ndarray, free: np.ndarray) -> float:
     """Length of Newton's step from the reference, in standard deviations per parameter."""
     slope = quadratic.gradient(quadratic.reference.theta)[free]
-    if len(spread) == 1 or is_sparse(spread):
+    if kind(spread) is not Kind.FULL:
         white = deviations(spread, len(free)) * slope
     else:
         white = spread.T @ slope
@@ -116,7 +116,7 @@ def is_far(distance: float) -> bool:
 
 def _along(spread: np.ndarray, j: int, size: int) -> np.ndarray:
     """One standard deviation of element j, with the others where they then are on average."""
-    if len(spread) == 1 or is_sparse(spread):
+    if kind(spread) is not Kind.FULL:
         direction = np.zeros(size)
         direction[j] = deviations(spread, size)[j]
         return direction

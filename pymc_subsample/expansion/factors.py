@@ -4,8 +4,11 @@ As an array F is lower triangular, shape (a, a), or a diagonal, shape (1, a). Of
 whose precision is sparse, as that of thousands of effects of crossed groups, it is
 :math:`F = L^{-\top}` with L the Cholesky factor of the precision in an order of elimination that
 keeps it sparse: shape (3, k), its elements column by column, each column's diagonal first, as row,
-column and value. The shape tells which form it is.
+column and value. `kind` says which form an array has; nothing else looks at its shape, but for the
+kernels that read it.
 """
+
+from enum import Enum
 
 import numpy as np
 import scipy.sparse
@@ -21,6 +24,21 @@ _SMALLEST = 1e-6
 _MOST_PER_ROW = 200
 # Solved for at once.
 _COLUMNS = 256
+
+
+class Kind(Enum):
+    """Forms of a factor."""
+
+    FULL = "lower triangular, shape (a, a)"
+    DIAGONAL = "standard deviations, shape (1, a), of several parameters"
+    SPARSE = "elements of a Cholesky factor of the precision, shape (3, k)"
+
+
+def kind(factor: np.ndarray) -> Kind:
+    """Return the form of a factor."""
+    if is_sparse(factor):
+        return Kind.SPARSE
+    return Kind.DIAGONAL if len(factor) == 1 < factor.shape[1] else Kind.FULL
 
 
 @one_thread
@@ -75,9 +93,10 @@ def sparse_factor(matrix: np.ndarray) -> np.ndarray | None:
 
 def whiten(factor: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Divide by a factor along the first axis of x, shape (a,) or (a, k)."""
-    if len(factor) == 1 and len(x) > 1:
+    form = kind(factor)
+    if form is Kind.DIAGONAL:
         return (x.T / factor[0]).T
-    if is_sparse(factor):
+    if form is Kind.SPARSE:
         row, column = factor[:2].astype(int)
         return scipy.sparse.coo_array((factor[2], (column, row)), (len(x),) * 2) @ x
     return np.linalg.solve(factor, x)
@@ -86,9 +105,10 @@ def whiten(factor: np.ndarray, x: np.ndarray) -> np.ndarray:
 @one_thread
 def scaled(factor: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Multiply standard normal vectors, shape (k, a), by a factor."""
-    if len(factor) == 1 and z.shape[-1] > 1:
+    form = kind(factor)
+    if form is Kind.DIAGONAL:
         return z * factor[0]
-    if is_sparse(factor):
+    if form is Kind.SPARSE:
         found = np.empty_like(z)
         for one, out in zip(z, found, strict=True):
             scale_up(factor, one, out)
@@ -98,7 +118,7 @@ def scaled(factor: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 def stretched(factor: np.ndarray, ratio: np.ndarray) -> np.ndarray:
     """Return the factor for whitened coordinates whose variances are `ratio`, shape (a,)."""
-    if is_sparse(factor):
+    if kind(factor) is Kind.SPARSE:
         row, column, value = factor
         return np.array([row, column, value / np.sqrt(ratio[column.astype(int)])])
     return factor * np.sqrt(ratio)
@@ -106,7 +126,8 @@ def stretched(factor: np.ndarray, ratio: np.ndarray) -> np.ndarray:
 
 def deviations(factor: np.ndarray, size: int) -> np.ndarray:
     """Return standard deviations of each element, shape (a,)."""
-    if is_sparse(factor):
+    form = kind(factor)
+    if form is Kind.SPARSE:
         total = np.zeros(size)
         for start in range(0, size, _COLUMNS):
             columns = np.arange(start, min(start + _COLUMNS, size))
@@ -114,4 +135,4 @@ def deviations(factor: np.ndarray, size: int) -> np.ndarray:
             units[columns - start, columns] = 1.0
             total += np.sum(scaled(factor, units) ** 2, axis=0)
         return np.sqrt(total)
-    return np.sqrt(np.sum(factor**2, axis=0 if len(factor) == 1 else 1))
+    return np.sqrt(np.sum(factor**2, axis=0 if form is Kind.DIAGONAL else 1))

@@ -15,7 +15,7 @@ from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.graph.concrete import rebuild, root_array
 from pymc_subsample.model.errors import TallModelError, op_name
-from pymc_subsample.model.terms import Part, RowTerm, Whole
+from pymc_subsample.model.terms import RowTerm, TermPart, Whole
 from pymc_subsample.validation import shown
 
 # At most so many rows, or this share of the most, that read at most so many numbers, are few:
@@ -156,7 +156,7 @@ def chosen_names(observed: str | Variable | Sequence[str | Variable] | None) -> 
 
 def find_rows(
     model: pm.Model,
-    parts: Sequence[Part],
+    parts: Sequence[TermPart],
     observed: Sequence[str | Variable] | None,
     dim: str | None,
     cost: Callable[[Variable], int],
@@ -192,7 +192,7 @@ def find_rows(
 
 def _longest_axes(
     model: pm.Model,
-    parts: Sequence[Part],
+    parts: Sequence[TermPart],
     named: set[str],
     cost: Callable[[Variable], int],
 ) -> tuple[list[RowTerm], list[Whole]]:
@@ -231,14 +231,14 @@ def are_few(n_rows: int, most: int) -> bool:
     return n_rows <= min(max(_FEW_ROWS, _FEW * most), most - 1)
 
 
-def _many_axes(part: Part, axes: Sequence[int], length: int) -> TallModelError:
+def _many_axes(part: TermPart, axes: Sequence[int], length: int) -> TallModelError:
     return TallModelError(
         f"{part.name!r} has two candidate row axes ({axes}, both of length {length}). "
         "Name its dimensions (dims=) and say which one carries the rows: dim='...'."
     )
 
 
-def _joint(model: pm.Model, part: Part, length: int) -> TallModelError:
+def _joint(model: pm.Model, part: TermPart, length: int) -> TallModelError:
     op = op_name(model[part.name].owner.op)
     why = (
         "rows can be told apart only where logp= of pm.CustomDist returns one number for each of "
@@ -253,13 +253,13 @@ def _joint(model: pm.Model, part: Part, length: int) -> TallModelError:
     )
 
 
-def _value_shape(model: pm.Model, part: Part) -> tuple[int, ...]:
+def _value_shape(model: pm.Model, part: TermPart) -> tuple[int, ...]:
     value = model.rvs_to_values.get(model[part.name])
     data = None if value is None else root_array(value)
     return part.shape if data is None else data.shape
 
 
-def _no_rows(parts: Sequence[Part]) -> TallModelError:
+def _no_rows(parts: Sequence[TermPart]) -> TallModelError:
     names = ", ".join(dict.fromkeys(repr(part.name) for part in parts))
     for part in parts:
         name, graph = part.name, part.graph
@@ -280,7 +280,7 @@ def _no_rows(parts: Sequence[Part]) -> TallModelError:
 
 
 def _axes_of_dim(
-    model: pm.Model, parts: Sequence[Part], dim: str
+    model: pm.Model, parts: Sequence[TermPart], dim: str
 ) -> tuple[list[RowTerm], list[Whole]]:
     rows, whole = [], []
     for part in parts:

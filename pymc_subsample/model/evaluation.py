@@ -83,8 +83,8 @@ class Evaluation(Vector):
     raw_axes: list[int]  # their row axes,
     raw_roots: list[dict[int, Variable]]  # and the model's data that it is, by kind of rows.
     derived: dict[Variable, Variable]  # Columns of the batch graph as functions of the raw ones.
-    _roots: dict[Variable, Variable]  # Data that placeholders stand for,
-    _read_by_rows: list[Variable]  # and those placeholders that rows read.
+    roots: dict[Variable, Variable]  # Data that placeholders stand for,
+    read_by_rows: list[Variable]  # and those placeholders that rows read.
     _as_written: Variable
     _functions: dict[str, Callable]
     _stable = False
@@ -98,7 +98,7 @@ class Evaluation(Vector):
         [graph] = rebuild([var], dict(self.derived))
         function = numpy_function(self.raw, [graph])
         slices = self.rows.slices(self.rows.batch_size(), begin)
-        return current().map(lambda part: work(function(*self._raw_batch(part))[0]), slices)
+        return current().map(lambda part: work(function(*self.raw_batch(part))[0]), slices)
 
     def logprior(self, theta: np.ndarray) -> float:
         """Log density of everything but the rows: priors, Jacobians, small observed variables."""
@@ -155,7 +155,7 @@ class Evaluation(Vector):
     ) -> np.ndarray:
         if name not in self._functions:
             self._functions[name] = numpy_function([self.theta, *self.raw, *more], [graph()])
-        return self._functions[name](theta, *self._raw_batch(index), *more.values())[0]
+        return self._functions[name](theta, *self.raw_batch(index), *more.values())[0]
 
     @cached_property
     def units(self) -> np.ndarray:
@@ -195,7 +195,8 @@ class Evaluation(Vector):
         [graph] = rebuild([rows], parameters | self.derived)
         return graph
 
-    def _raw_batch(self, index: slice | np.ndarray) -> list[np.ndarray]:
+    def raw_batch(self, index: slice | np.ndarray) -> list[np.ndarray]:
+        """Return the raw columns of some rows, along the axes that graphs have them on."""
         return self._rows_on_axis(self.rows.take(index))
 
     def _rows_on_axis(self, columns: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -78,8 +78,8 @@ def refuse_unbound(sample: Evaluation, found: Mapping[Variable, StoredColumn]) -
     by_length = (
         (length, root)
         for length in {len(value_of(v)) for v in found}
-        for v, root in sample._roots.items()
-        if v.type.shape[:1] == (length,) or (v in sample._read_by_rows and length in v.type.shape)
+        for v, root in sample.roots.items()
+        if v.type.shape[:1] == (length,) or (v in sample.read_by_rows and length in v.type.shape)
     )
     for length, var in by_length:
         shared = isinstance(var, SharedVariable) and var.name in data

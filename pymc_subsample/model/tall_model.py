@@ -43,7 +43,7 @@ from pymc_subsample.model.lifting import lifted
 from pymc_subsample.model.scales import SCALES
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.support import owner_of_check
-from pymc_subsample.model.terms import Part, RowTerm, numbers_read, parts_of
+from pymc_subsample.model.terms import RowTerm, TermPart, numbers_read, parts_of
 from pymc_subsample.model.trace import RowTrace, coupled_term, traced
 from pymc_subsample.model.verification import (
     called,
@@ -158,11 +158,11 @@ class TallModel(Evaluation):
                 raise of_sample.misfit(self.bound, error) from error
             raise unfitting(model, terms, error) from error
         self._arrays, self._values = concrete.arrays, concrete.values
-        self._roots = concrete.roots
+        self.roots = concrete.roots
         try:
             all_rows = self._read(concrete.outputs, terms, observed, dim, plain if lift else None)
         except ReadsAllRows as error:
-            raise of_sample.refusal(error, self._roots) from None
+            raise of_sample.refusal(error, self.roots) from None
         if checked:
             return
         check_sizes(self)
@@ -197,7 +197,7 @@ class TallModel(Evaluation):
         parts = [
             part
             for name, graph in zip(terms, graphs, strict=True)
-            for part in (parts_of(name, graph) if name in potentials else [Part(name, graph)])
+            for part in (parts_of(name, graph) if name in potentials else [TermPart(name, graph)])
         ]
         # A condition that is not lifted as well would let rows see what they need not.
         graphs = moved = [*(part.graph for part in parts), *checks]
@@ -218,7 +218,7 @@ class TallModel(Evaluation):
         trace = RowTrace(lambda v: v not in dependent, row_number_test(self._arrays))
         trace, kinds, others = traced(trace, found, rvs, self.binary, dependent)
         self.whole = [replace(w, numbers=cost(w.graph)) for w in [*whole, *others]]
-        of_sample.refuse_in_full(self.whole, self._arrays, self._roots)
+        of_sample.refuse_in_full(self.whole, self._arrays, self.roots)
         self.observed = tuple(dict.fromkeys(r.name for rows in kinds.values() for r in rows))
         self.n_rows = sum(kinds)
         guards, conditions = sort_checks(
@@ -267,8 +267,8 @@ class TallModel(Evaluation):
         old = list(batch.columns.values())
         columns = column_graph(old, [axes[v] for v in old], arrays)
         derived = dict(zip(batch.columns, columns.outputs, strict=True))
-        self._read_by_rows = [v for v in ancestors(old) if v in self._roots]
-        roots = {v: self._roots.get(old) for v, old in columns.columns.items()}
+        self.read_by_rows = [v for v in ancestors(old) if v in self.roots]
+        roots = {v: self.roots.get(old) for v, old in columns.columns.items()}
         if self.bound:
             of_sample.refuse_others(self.bound, roots, columns.axes, kinds)
         values = {v: arrays[root] for v, root in columns.columns.items()}

@@ -13,7 +13,7 @@ from pymc_subsample.graph.concrete import elemwise_name, is_product
 
 
 @dataclass(frozen=True)
-class Part:
+class TermPart:
     """Log-likelihood of an observed variable or potential, or one of several that it adds up.
 
     `summed`: the model adds up its elements itself.
@@ -50,11 +50,11 @@ class Whole:
     numbers: int = 0
 
 
-def parts_of(name: str, graph: Variable) -> list[Part]:
+def parts_of(name: str, graph: Variable) -> list[TermPart]:
     """Undo the sums that a potential consists of: ``a.sum() - 2 * b.sum() + c``."""
     if graph.type.ndim:
-        return [Part(name, graph)]
-    return [Part(name, part, summed=part.type.ndim > 0) for part in _added(graph)]
+        return [TermPart(name, graph)]
+    return [TermPart(name, part, summed=part.type.ndim > 0) for part in _added(graph)]
 
 
 def _added(graph: Variable) -> list[Variable]:

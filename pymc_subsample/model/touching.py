@@ -56,7 +56,7 @@ def touching_rows(model: TallModel, elements: np.ndarray) -> Touching:
     pairs: list[tuple[np.ndarray, np.ndarray]] = []
     for first in range(0, model.n_rows, step):
         rows = slice(first, min(first + step, model.n_rows))
-        data = dict(zip(given, read(theta, *model._raw_batch(rows)), strict=True))
+        data = dict(zip(given, read(theta, *model.raw_batch(rows)), strict=True))
         try:
             [found] = Sources({model.theta: positions}, data, rows.stop - first).evaluate([graph])
         except NoForm as error:

@@ -7,13 +7,12 @@ import numpy as np
 import xarray as xr
 from scipy.stats import t
 
-from pymc_subsample.diagnostics.checks import Rule
+from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND, Rule
 from pymc_subsample.diagnostics.edges import MOST_LINES
 from pymc_subsample.diagnostics.findings import Finding, as_html, judged, lines, tiered, worst
 from pymc_subsample.diagnostics.mixing import FALSE_ALARMS
 from pymc_subsample.diagnostics.scores import BLOCKS
 from pymc_subsample.diagnostics.weights import MOST_K, good_k
-from pymc_subsample.samplers.hmc_ecs import checks as hmc
 
 _SHOWN = 20
 
@@ -42,10 +41,8 @@ _TOWARDS = (
     "Do what the failed checks above say, and audit again. The audit's corrected moments are those "
     "of the posterior if it is normal; if not, they say in which direction it is."
 )
-BIAS = Rule("bias", "audit: bias of a mean, in sds, beyond its error", hmc.SHIFT_BOUND, _OFF)
-SD_ERROR = Rule(
-    "sd_error", "audit: relative error of an sd, beyond its error", hmc.STRETCH_BOUND, _OFF
-)
+BIAS = Rule("bias", "audit: bias of a mean, in sds, beyond its error", SHIFT_BOUND, _OFF)
+SD_ERROR = Rule("sd_error", "audit: relative error of an sd, beyond its error", STRETCH_BOUND, _OFF)
 _BY_ROWS = (
     "The log-likelihood of some rows becomes minus infinity within a standard deviation of the "
     "draws (an outcome outside of its support), and the density is not nil there: its gradients "
@@ -69,7 +66,7 @@ _CUT = (
     "less the nearer they are to it."
 )
 UNREACHED = Rule(
-    "unreached", "audit: what an sd lacks beyond the farthest draws", hmc.STRETCH_BOUND,
+    "unreached", "audit: what an sd lacks beyond the farthest draws", STRETCH_BOUND,
     "Along a line far beyond its draws the density is low but wide: rows hardly tell large values "
     "apart there, and the prior alone ends it. Chains take long to get there. Give it a narrower "
     "prior, another scale (its reciprocal or logarithm), or read inner quantiles alone.",

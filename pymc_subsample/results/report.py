@@ -1,6 +1,6 @@
 """One page on a run: what was checked, what failed, and what to change."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,38 +11,14 @@ from pymc_subsample.diagnostics.checks import FAILED, IMAGES, MODES, PREFIX, SEA
 from pymc_subsample.diagnostics.divergences import NEAREST, RULE_NAMES, Loss
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
 from pymc_subsample.diagnostics.mixing import mixing
-from pymc_subsample.diagnostics.samplers import samplers_of
 from pymc_subsample.diagnostics.thinned import group, sampled_rows
-from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 from pymc_subsample.results.audited import Audit
-from pymc_subsample.samplers.firefly import checks as firefly
-from pymc_subsample.samplers.gibbs import checks as gibbs
-from pymc_subsample.samplers.gradients import checks as stochastic
 from pymc_subsample.samplers.hmc_ecs import checks as hmc
-from pymc_subsample.samplers.minibatch import checks as metropolis
-from pymc_subsample.samplers.scalable import checks as scalable
+from pymc_subsample.samplers.registry import families as all_families
+from pymc_subsample.samplers.registry import samplers_of
 
 _SAID = "pms.report"
 
-# Which rules each family of step methods records; what a run is called that does not say by which
-# of them it was made.
-FAMILIES: dict[str, Sequence[Rule]] = {
-    "HMCECS": hmc.RULES,
-    "MinibatchBarkerMH, AusterityMH or ConfidenceMH": metropolis.RULES,
-    "AusterityGibbs": gibbs.RULES,
-    "FireflyMC": firefly.RULES,
-    "ScalableMH": scalable.RULES,
-    "A stochastic-gradient sampler": stochastic.RULES,
-}
-
-# The statistic of which a rule's number is the mean over draws.
-_MEANS = {
-    hmc.NOISE.name: "loglik_variance",
-    hmc.REFRESH.name: "subset_accepted",
-    hmc.ACCEPTANCE.name: "acceptance_rate",
-    metropolis.ACCEPTED.name: "accepted",
-    stochastic.TEMPERATURE.name: "temperature",
-}
 _SIGNS = hmc.SIGN.remedy
 SIGN = Rule("sign", "effective share of signed draws", 0.1, _SIGNS, at_least=True)
 SIGN_DOUBT = Rule("sign", SIGN.title, 0.5, _SIGNS, severity="warn", at_least=True)
@@ -97,7 +73,7 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
         )
     families = {
         name: rules
-        for name, rules in FAMILIES.items()
+        for name, rules in all_families().items()
         if all(PREFIX + rule.name in stats for rule in rules)
     }
     if FAILED not in stats or not families:
@@ -121,7 +97,7 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
     return Report(method, size["chain"], size["draw"], rows, cost, tuple(findings))
 
 
-def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Finding]:
+def _recorded(stats: xr.Dataset, families: Mapping[str, Sequence[Rule]]) -> list[Finding]:
     """Judge the checks that each chain recorded at its end, or at those of runs put together."""
     verdicts = stats[FAILED].transpose("chain", "draw", ...).values
     ends = np.all(verdicts.reshape(*verdicts.shape[:2], -1) >= 0, axis=2)
@@ -202,15 +178,13 @@ def _from_draws(rules: Sequence[Rule], chain: xr.Dataset) -> list[tuple[Rule, fl
     found = []
     for rule in rules:
         divergences = rule.name in RULE_NAMES  # by their share of the draws: the least that they do
-        values = chain.get("diverging" if divergences else _MEANS.get(rule.name, ""))
+        values = chain.get("diverging" if divergences else rule.mean_of)
         if values is None or values.dims != ("draw",):
             continue
         value = float(values.mean())
+        passed = rule.holds_of(values.values)
         if divergences:
             value = Loss(int(values.sum()), len(values), value, NEAREST).excess()
-        passed = rule.holds(value)
-        if rule.name == hmc.NOISE.name:
-            noisy = ~(values.values <= 2 * VARIANCE_BOUND)
-            passed = passed and bool(np.mean(noisy) <= hmc.EXCESS_BOUND)
+            passed = rule.holds(value)
         found.append((rule, value, passed))
     return found

@@ -114,13 +114,13 @@ class Columns:
 
     _store: Store
     # Names, where others were chosen, of a column or of those that make a matrix.
-    _selection: Mapping[str, list[str] | str] | None
+    selection: Mapping[str, list[str] | str] | None
     # Whether a model was compared with all rows, and they with the model.
     checked = False
 
     def _set(self, store: Store, selection: Mapping[str, list[str] | str] | None) -> None:
         self._store = store
-        self._selection = selection
+        self.selection = selection
         self.__dict__.pop("_columns", None)
 
     @classmethod
@@ -148,10 +148,10 @@ class Columns:
     @cached_property
     def _columns(self) -> dict[str, StoredColumn]:
         fields = self._store.fields
-        if self._selection is None:
+        if self.selection is None:
             return {name: StoredColumn(self._store, [f], f.shape) for name, f in fields.items()}
         columns = {}
-        for name, chosen in self._selection.items():
+        for name, chosen in self.selection.items():
             if isinstance(chosen, str):
                 columns[name] = StoredColumn(self._store, [fields[chosen]], fields[chosen].shape)
             else:
@@ -245,7 +245,7 @@ class Columns:
         KeyError
             If there is no such column.
         """
-        if self._selection is not None:
+        if self.selection is not None:
             raise ValueError("These rows were selected already; select from all of them.")
         if not names:
             raise ValueError('select needs names: rows.select(X=["distance", "wind"], y="late").')

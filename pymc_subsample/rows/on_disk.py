@@ -308,7 +308,7 @@ class Rows(Columns):
         ValueError
             If columns or types differ, or others have written to the folder since it was opened.
         """
-        if self._selection is not None:
+        if self.selection is not None:
             raise ValueError("Append to all rows, not to what select made of them.")
         store = self._store
         levels = {f.name: f.levels for f in store.fields.values() if f.levels is not None}
@@ -328,10 +328,10 @@ class Rows(Columns):
 
     def as_checked(self) -> "Rows":
         """Return the same rows for a model that was compared with all of them."""
-        return self._of(self._store, self._selection, True)
+        return self._of(self._store, self.selection, True)
 
     def __reduce__(self) -> tuple:
-        return self._of, (self._store, self._selection, self.checked)
+        return self._of, (self._store, self.selection, self.checked)
 
 
 def sample_index(n: int, k: int, seed: int | np.random.Generator | None) -> np.ndarray:

@@ -26,7 +26,7 @@ from pymc_subsample.model.columns import row_number_test
 from pymc_subsample.model.discovery import full_data_model, refuse_missing, row_terms
 from pymc_subsample.model.indices import negative_codes
 from pymc_subsample.model.selection import select_in_data
-from pymc_subsample.model.terms import Part, parts_of
+from pymc_subsample.model.terms import TermPart, parts_of
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.warning import warn
 
@@ -44,7 +44,7 @@ class Reading:
     model: pm.Model
     values: dict[str, Variable]
     arrays: dict[Variable, np.ndarray]
-    terms: list[Part]
+    terms: list[TermPart]
     priors: dict[str, Variable]  # Log densities of the values, with Jacobians, elementwise.
     constrained: dict[str, Variable]  # The variables, as functions of the values,
     derived: dict[str, Variable]  # and deterministic ones.
@@ -98,7 +98,7 @@ def read(model: pm.Model) -> Reading:
         part
         for name in observed
         for graph in [next(left)]
-        for part in (parts_of(name, graph) if name in potentials else [Part(name, graph)])
+        for part in (parts_of(name, graph) if name in potentials else [TermPart(name, graph)])
     ]
     names = [rv.name for rv in free]
     rvs = [model.values_to_rvs[v].name for v in model.value_vars]

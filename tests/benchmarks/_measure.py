@@ -119,7 +119,7 @@ class Clock:
 
 def one_by_one(step):
     """Let a step that began a chain be called with any points, making one draw at a time."""
-    type(step).left_alone, step._thread = 1, None
+    type(step).left_alone, step.thread = 1, None
 
 
 def values_of(idata, names):

@@ -20,6 +20,7 @@ from _measure import Checks, command_line, table
 
 import pymc_subsample as pms
 from pymc_subsample.samplers.gibbs.checks import conditional_errors
+from pymc_subsample.samplers.gibbs.step import TEST, settings
 
 LEVELS = [0.01, 0.05, 0.1, 0.15, 0.2, 0.25]
 # Samples after 1,000 s by the legend of figure 8, exact Gibbs sampling first.
@@ -133,8 +134,8 @@ states = reference(rng, *coefficients, args.truth, 1)[args.truth // 50 :]
 checks = Checks()
 
 above = conditional_errors(
-    step.expansion, step._touching, step.active, [(states[0].astype(float), v) for v in range(D)],
-    test=step._test.address, settings=np.array([step.n_rows, 0.0]), decisions=1,
+    step.expansion, step.touching, step.active, [(states[0].astype(float), v) for v in range(D)],
+    test=TEST.address, settings=np.array([step.n_rows, 0.0]), decisions=1,
     rng=np.random.default_rng(0),
 ).exact  # fmt: skip
 a, b, c = coefficients
@@ -155,11 +156,11 @@ for epsilon in [0.0, *LEVELS]:
     parts = [  # each call bounds the rows that it reads
         conditional_errors(
             chain.expansion,
-            chain._touching,
+            chain.touching,
             chain.active,
             chosen[first : first + 5],
-            test=chain._test.address,
-            settings=chain._settings(),
+            test=TEST.address,
+            settings=settings(chain),
             decisions=4000,
             rng=np.random.default_rng(first),
         )

@@ -187,7 +187,7 @@ def _in_units(sampler, model, arguments):
     """Step sizes are multiples of the sampler's own."""
     if "step_size" not in arguments:
         return arguments
-    own = SAMPLERS[sampler](model=model)._chosen_step_size
+    own = SAMPLERS[sampler](model=model).steps.size
     return arguments | {"step_size": arguments["step_size"] * own}
 
 

@@ -29,9 +29,9 @@ import pymc_subsample as pms
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.samplers.firefly import step as firefly
 from pymc_subsample.samplers.gradients import kernel as langevin
-from pymc_subsample.samplers.hmc_ecs import step as hmc_ecs
+from pymc_subsample.samplers.hmc_ecs import chain as hmc_ecs
 from pymc_subsample.samplers.minibatch import step as metropolis
-from pymc_subsample.samplers.scalable import step as scalable
+from pymc_subsample.samplers.scalable import chain as scalable
 
 STEPS = {
     "HMCECS": (pms.HMCECS, {}, (hmc_ecs, "transitions", True)),
@@ -80,7 +80,7 @@ def unchecked(step):
 
 def seconds_of_checks(step, model):
     """Of those at the end of one chain."""
-    spent, real = [], ChainStep._judged
+    spent, real = [], ChainStep.judged
 
     def judged(self):
         start = perf_counter()
@@ -88,7 +88,7 @@ def seconds_of_checks(step, model):
         spent.append(perf_counter() - start)
         return found
 
-    with patch.object(ChainStep, "_judged", judged):
+    with patch.object(ChainStep, "judged", judged):
         seconds(step, model, 1_000)
     return spent[0]
 

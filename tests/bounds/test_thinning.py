@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_subsample.bounds.thinning import (
-    Reading,
+    RowsRead,
     better_acceptance,
     lag_one,
     left_by_a_move,
@@ -16,10 +16,10 @@ SIGMAS = 4.4
 
 
 def test_time_of_a_decision_grows_with_all_that_it_reads():
-    usual = Reading(rows=10.0, strata=3, seen=5, cubes=35)
+    usual = RowsRead(rows=10.0, strata=3, seen=5, cubes=35)
     for more in ({"rows": 11.0}, {"strata": 4}, {"cubes": 36}):
-        assert Reading(**(vars(usual) | more)).time > usual.time
-    assert Reading(0.0, 0, 30, 0).time == 0.0
+        assert RowsRead(**(vars(usual) | more)).time > usual.time
+    assert RowsRead(0.0, 0, 30, 0).time == 0.0
 
 
 @pytest.mark.parametrize(("accepted", "left"), [(1.0, 0.9), (0.9, 0.5), (0.5, 0.99), (0.7, 0.0)])

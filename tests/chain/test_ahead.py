@@ -6,6 +6,7 @@ import itertools
 import pickle
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -27,12 +28,12 @@ from pymc_subsample.samplers.firefly.checks import LightRecord
 from pymc_subsample.samplers.gibbs import kernel as gibbs_kernel
 from pymc_subsample.samplers.gibbs import step as gibbs
 from pymc_subsample.samplers.gradients import kernel as gradients_kernel
+from pymc_subsample.samplers.hmc_ecs import chain as hmc_ecs
 from pymc_subsample.samplers.hmc_ecs import kernel as hmc_ecs_kernel
-from pymc_subsample.samplers.hmc_ecs import step as hmc_ecs
 from pymc_subsample.samplers.minibatch import kernel as minibatch_kernel
 from pymc_subsample.samplers.minibatch import step as metropolis
+from pymc_subsample.samplers.scalable import chain as scalable
 from pymc_subsample.samplers.scalable import kernel as scalable_kernel
-from pymc_subsample.samplers.scalable import step as scalable
 from pymc_subsample.samplers.scalable.checks import ProposalRecord
 
 TUNE, DRAWS = 30, 90
@@ -401,8 +402,8 @@ def test_an_interrupt_between_any_two_lines(made, name):
     functions = own.next, own._left.fget, own.forget, own.undo, own._make, ahead._restore
     for line, times in itertools.product(lines_of(*functions), (1, 2, 3, 7)):
         step.sampling_state, point, i, asked = start, first, 1, set()
-        step._ahead = ahead.Ahead()
-        step._ahead._most = 4
+        step.ahead = ahead.Ahead()
+        step.ahead._most = 4
         trace, before = Interruptions(line, times), sys.gettrace()
         sys.settrace(trace)
         while i < count:
@@ -425,13 +426,13 @@ def test_an_interrupt_between_any_two_lines(made, name):
 def test_checks_wait_for_the_last_draw(made, monkeypatch):
     """All others are handed out before, and a state is asked for without checking twice."""
     step, checked, handed = made("austerity"), [], []
-    check = type(step)._check
+    check = step.method.check
 
-    def counted(self):
+    def counted(step):
         checked.append(len(handed))
-        return check(self)
+        return check(step)
 
-    monkeypatch.setattr(type(step), "_check", counted)
+    monkeypatch.setattr(type(step), "method", replace(step.method, check=counted))
     point = begun(step)
     for i in range(DRAWS):
         point, _ = step.step(point)

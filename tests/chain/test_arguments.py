@@ -497,6 +497,6 @@ def test_without_tuning_a_chain_starts_at_a_reference_that_was_given(given):
         step = pms.HMCECS(reference=given, subsample_size=50, n_blocks=5)
     for initial in (0.0, 30.0):
         step.setup_chain(np.random.default_rng(1), tune=0, draws=5)
-        first = step._entered({"a": np.array(initial)})
+        first = step.method.enter(step, {"a": np.array(initial)})
         at_reference = given is not None and initial == model.initial_point()["a"]
         assert (abs(first[0] - 50) < 1) == at_reference

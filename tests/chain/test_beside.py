@@ -79,7 +79,7 @@ def test_a_run_that_grows_is_compared_and_ends_where_nuts_saves_most(monkeypatch
 def test_a_run_that_grows_goes_on_where_nuts_saves_little(monkeypatch):
     step, seen, said = grow(monkeypatch, 8.0)
     assert seen
-    assert step._share > 0.25
+    assert step.share > 0.25
     assert all(per_draw > 0 and gradients >= 1 for per_draw, gradients in seen)
     assert any("An estimate reads" in text and "1,000 draws" in text for text in said)
 
@@ -184,7 +184,7 @@ def test_what_is_named_instead_of_bounds_serves(monkeypatch):
     for make, said in ((near_components, "but reads all rows here"), (near_poisson, r"none\.")):
         with pytest.raises(pms.TallModelError, match=f"Use HMCECS, which needs .*{said}"):
             pms.ScalableMH(model=make())
-        assert (pms.HMCECS(model=make())._share < 1.0) == (make is near_poisson)
+        assert (pms.HMCECS(model=make()).share < 1.0) == (make is near_poisson)
     with pytest.raises(pms.TallModelError, match=r"cannot .* either\. Use pm\.sample\("):
         pms.ScalableMH(model=kinked())
     with pytest.raises(pms.TallModelError):

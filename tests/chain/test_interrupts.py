@@ -93,8 +93,8 @@ def assert_survives(name, n_children, n_interrupts):
         point, _ = step.step(point)
 
     def again():
-        step._left = None  # from one point over and over, which a run never does
-        step._ahead.forget()
+        step.left = None  # from one point over and over, which a run never does
+        step.ahead.forget()
         step.step(point)
 
     statuses = interrupted(again, n_children, n_interrupts, 0.002)

@@ -10,8 +10,8 @@ import pytest
 from steps_of_all_kinds import STEPS
 
 import pymc_subsample as pms
+from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.signatures import complete
-from pymc_subsample.chain.step import SubsampledStep
 
 
 def described(doc):
@@ -47,7 +47,7 @@ def test_descriptions_of_a_steps_own_come_first():
 
 
 def test_what_nobody_describes_is_missed():
-    class Step(SubsampledStep):
+    class Step(ChainStep):
         """A step.
 
         Parameters
@@ -55,6 +55,8 @@ def test_what_nobody_describes_is_missed():
         own : int
             Its own.
         """
+
+        sampler, method = pms.HMCECS.sampler, pms.HMCECS.method
 
         def __init__(self, vars=None, *, own=1, other=2, model=None):
             pass

@@ -58,7 +58,7 @@ def test_rows_that_draws_make_impossible_have_all_rows_read(monkeypatch, caplog)
     step.prepared = few
     monkeypatch.setattr(beside, "compare", lambda *_: Comparison(0.001, 1.0, 20.0, 5.0))
     step.setup_chain(np.random.default_rng(0), 400, 200)
-    monkeypatch.setattr(Tuning, "should_recentre", lambda self, _: not step._exact)
+    monkeypatch.setattr(Tuning, "should_recentre", lambda self, _: not step.exact)
     monkeypatch.setattr(Tuning, "pilot", lambda self: self.recent()[:1] + [[y.min(), 0.0]])
     point, draws = model.initial_point(), []
     with caplog.at_level(logging.WARNING, "pymc.subsample"):
@@ -67,7 +67,7 @@ def test_rows_that_draws_make_impossible_have_all_rows_read(monkeypatch, caplog)
                 step.stop_tuning()
             point, [found] = step.step(point)
             draws.append(float(point["shift"]))
-    assert step._exact
+    assert step.exact
     assert found["data_share"] == 1.0
     late = np.array(draws[400:])
     assert late.max() < y.min()

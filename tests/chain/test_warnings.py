@@ -311,7 +311,7 @@ def test_too_few_rows_are_told_from_a_kink(caplog):
     with caplog.at_level(logging.INFO, "pymc.subsample"):
         step = pms.HMCECS(model=model)
     said = caplog.text
-    assert step._exact
+    assert step.exact
     assert re.search(r"largest along 'b\[\d+\]' \(\d+% of it in rows [\d, ]+\)", said)
     assert re.search(r"power of [2345]\.\d, as where it is smooth: the rows are too few", said)
 

@@ -287,7 +287,7 @@ def test_times_far_from_zero_beside_other_columns():
         assert sorted(coordinates.places) == [0, 1]
         # The slope's standard deviation: the other columns are independent of this one.
         back = np.array([coordinates.to_theta(unit)[0] for unit in np.eye(22)]).T
-        sd = np.linalg.norm((back @ step._home.factor)[1])
+        sd = np.linalg.norm((back @ step.home.factor)[1])
         assert sd == pytest.approx(1 / np.sqrt(N * 0.6 * 0.4), rel=0.05)
 
 

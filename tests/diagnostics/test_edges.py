@@ -11,6 +11,7 @@ import scipy.stats
 import xarray as xr
 
 import pymc_subsample as pms
+from pymc_subsample.chain import starting
 from pymc_subsample.diagnostics import edges
 from pymc_subsample.diagnostics.edges import edges_near, ends_near, jumps_near, operated
 from pymc_subsample.diagnostics.record import ChainRecord
@@ -264,7 +265,7 @@ def test_chains_start_inside(kind, constrained):
     step = kind(model=model, rng=1)
     for seed in range(8):
         step.setup_chain(np.random.default_rng(seed), tune=5, draws=5)
-        theta = step._entered(model.initial_point())
+        theta = step.method.enter(step, model.initial_point())
         values = step.tall.unravel(step.expansion.values(theta))
         assert np.isfinite(density(values))
         assert step.began == "around the reference"
@@ -352,14 +353,14 @@ def test_gradients_that_ignore_a_jump_say_so(caplog):
     assert pms.report(idata).status != "pass"
 
 
-def test_a_chain_with_nowhere_to_start_is_refused(constrained):
+def test_a_chain_with_nowhere_to_start_is_refused(constrained, monkeypatch):
     model, _ = constrained
     step = pms.HMCECS(model=model, rng=1)
-    step._logprior = lambda theta: -np.inf
+    monkeypatch.setattr(starting, "log_prior", lambda step, theta: -np.inf)
     step.setup_chain(np.random.default_rng(1), tune=5, draws=5)
     point = {"b": model.initial_point()["b"] - 9}
     with pytest.raises(ValueError, match=r"nowhere to start.*'c' \(a potential\)"):
-        step._start(step.tall.ravel(point), model.initial_point(), step.tuning.factor)
+        starting.start(step, step.tall.ravel(point), model.initial_point(), step.tuning.factor)
 
 
 def test_a_start_outside_is_refused_with_its_cause():

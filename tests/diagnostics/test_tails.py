@@ -6,6 +6,7 @@ import pytest
 import scipy.stats
 
 import pymc_subsample as pms
+from pymc_subsample.chain import ends
 from pymc_subsample.diagnostics.tails import TAIL, check_tails
 
 QUIET = {"progressbar": False, "cores": 1, "compute_convergence_checks": False}
@@ -138,11 +139,11 @@ def test_all_kinds_of_chains_look(kind):
             if draw == 100:
                 step.stop_tuning()
             point, _ = step.step(point)
-        step._ahead.undo(step)
-        [slope] = [part for name, part, _ in step._moved if name == "slope"]
+        step.ahead.undo(step)
+        [slope] = [part for name, part, _ in step.layout.own if name == "slope"]
         for at in (0, -1):
             step.record.kept[at] = step.record.kept[at].copy()
             step.record.kept[at][slope] = -1e5
-        [check] = step._check_tails()
+        [check] = ends.check_tails(step)
     np.testing.assert_allclose(check.value, 1.0, rtol=0.05)
     assert "The posterior of 'slope' has no mean" in check.advice

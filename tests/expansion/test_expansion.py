@@ -81,7 +81,7 @@ class Taylor:
             for new, place in tall.phi_slices.items()
         }
         [rows] = rebuild(tall.batch.outputs, parts | tall.derived)
-        self.data = tall._raw_batch(slice(None))
+        self.data = tall.raw_batch(slice(None))
 
         def compiled(inputs, output):
             return pytensor.function(

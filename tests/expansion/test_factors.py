@@ -9,9 +9,10 @@ import pymc_subsample as pms
 from pymc_subsample.chain.tuning import Tuning
 from pymc_subsample.expansion.estimators import VARIANCE_AIM
 from pymc_subsample.expansion.factors import (
+    Kind,
     deviations,
     factor,
-    is_sparse,
+    kind,
     scaled,
     sparse_factor,
     stretched,
@@ -20,6 +21,7 @@ from pymc_subsample.expansion.factors import (
 from pymc_subsample.kernels.dynamics import Moves
 from pymc_subsample.kernels.estimates import Estimate, outside
 from pymc_subsample.kernels.vectors import scale_back, scale_up
+from pymc_subsample.samplers.hmc_ecs import adaptation
 
 SIZE = 40
 
@@ -48,7 +50,7 @@ def forms():
 @pytest.mark.parametrize("form", ["dense", "diagonal", "sparse"])
 def test_factors_multiply_and_divide(form):
     precision, F = forms()[form]
-    assert is_sparse(F) == (form == "sparse")
+    assert kind(F) is {"dense": Kind.FULL, "diagonal": Kind.DIAGONAL, "sparse": Kind.SPARSE}[form]
     z = np.random.default_rng(2).normal(size=(3, SIZE))
     x = scaled(F, z)
     lengths = np.einsum("ki,ij,kj->k", x, precision, x)
@@ -127,7 +129,7 @@ def test_many_effects_move_by_their_sparse_precision(many_effects):
     model, mean, sd = many_effects
     with model:
         step = pms.HMCECS(rng=1)
-        assert is_sparse(step.tuning.factor)
+        assert kind(step.tuning.factor) is Kind.SPARSE
         idata = pm.sample(
             step=step, chains=1, tune=200, draws=1_000, random_seed=1, progressbar=False,
             quiet=True, compute_convergence_checks=False,
@@ -187,7 +189,7 @@ def test_a_noisy_chain_takes_more_rows(many_effects, monkeypatch):
     assert sorted(set(sizes)) == [100, 200, 400, 800]
     assert step.subsample.rows.shape[1] == 800
     for given in ({"subsample_size": 100}, {"reference": {"a": np.zeros(600), "b": np.zeros(15)}}):
-        assert not pms.HMCECS(model=model, rng=1, **given)._may_resize
+        assert not pms.HMCECS(model=model, rng=1, **given).may_resize
 
 
 @pytest.mark.costly(cases=1)
@@ -210,7 +212,7 @@ def test_the_subsample_covers_draws_where_the_estimate_was_noisiest(distance):
     noisy = tuning.thetas[-9:-1]
     assert {t.tobytes() for t in tuning.noisiest()} == {t.tobytes() for t in noisy}
     assert tuning.peak() == tuning.variances.max()
-    step._cover()
+    adaptation.cover(step)
     if distance < 1:
         assert step.subsample_size == before
     else:
@@ -226,13 +228,13 @@ def test_more_rows_are_a_multiple_of_given_blocks(many_effects, n_blocks):
     step = pms.HMCECS(model=model, rng=1, n_blocks=n_blocks)
     step.setup_chain(np.random.default_rng(1), tune=200, draws=10)
     point, before = model.initial_point(), step.subsample_size
-    step._enlarge(1.3 / 0.75)
+    adaptation.enlarge(step, 1.3 / 0.75)
     assert step.subsample_size % n_blocks == 0
     assert step.subsample_size >= before * 1.3 / 0.75
     step.step(point)
     assert step.subsample.rows.shape[1] == step.subsample_size
     for ratio, size in ((np.inf, step.subsample_size), (1e9, 4 * step.subsample_size)):
-        step._enlarge(ratio)
+        adaptation.enlarge(step, ratio)
         assert step.subsample_size == size
 
 

@@ -68,20 +68,20 @@ def judged(idata):
 @pytest.mark.parametrize("name", both(MULTIMODAL, QUICK))
 def test_modes_are_found(name):
     step = pms.HMCECS(model=MULTIMODAL[name]())
-    assert len(step._search.modes) > 1
+    assert len(step.search.modes) > 1
 
 
 @pytest.mark.costly(cases=1)
 @pytest.mark.parametrize("name", both(UNIMODAL, QUICK_CONTROLS))
 def test_a_single_mode_is_no_alarm(name):
     step = pms.HMCECS(model=UNIMODAL[name](), subsample_size=100)
-    assert len(step._search.modes) == 1
-    assert step._search.starts >= 10
+    assert len(step.search.modes) == 1
+    assert step.search.starts >= 10
 
 
 def test_shares_are_the_masses():
     """By Laplace, the prior densities at both roots: logistic(2 b mu / s^2) of the mass."""
-    search = pms.HMCECS(model=MULTIMODAL["square"]())._search
+    search = pms.HMCECS(model=MULTIMODAL["square"]()).search
     root = search.modes[0].theta[0]
     assert root > 0
     expected = 1 / (1 + np.exp(-2 * root * 4 / 4**2))
@@ -93,7 +93,7 @@ def test_shares_are_the_masses():
 @pytest.mark.costly
 def test_a_mode_of_little_mass_is_counted_but_needs_no_chain():
     step = pms.HMCECS(model=square(prior_mean=1.2))
-    assert (len(step._search.modes), step._search.lighter) == (1, 1)
+    assert (len(step.search.modes), step.search.lighter) == (1, 1)
     assert step.reference.theta[0] > 0
 
 
@@ -103,8 +103,8 @@ def test_a_single_mode_is_quick(caplog):
     with caplog.at_level(logging.WARNING, "pymc.subsample"):
         step = pms.HMCECS(model=UNIMODAL["logistic"]())
     assert not caplog.text
-    assert step._search.starts == 12
-    more = pms.HMCECS(model=MULTIMODAL["square"]())._search
+    assert step.search.starts == 12
+    more = pms.HMCECS(model=MULTIMODAL["square"]()).search
     assert more.prior == 32
 
 
@@ -124,14 +124,14 @@ def test_the_higher_mode_becomes_the_reference():
 @pytest.mark.costly(cases=0)
 def test_a_narrow_way_keeps_modes_apart():
     """Ends e^2 as dense as the middle, which chains cross were it not e^-7.5 as wide."""
-    search = pms.HMCECS(model=neck())._search
+    search = pms.HMCECS(model=neck()).search
     assert sorted(np.sign([mode.theta[0] for mode in search.modes])) == [-1, 1]
     np.testing.assert_allclose(search.shares, 0.5, atol=1e-3)
 
 
 @pytest.mark.costly(cases=0)
 def test_a_wide_level_way_joins_modes():
-    assert len(pms.HMCECS(model=neck(narrow=0.0))._search.modes) == 1
+    assert len(pms.HMCECS(model=neck(narrow=0.0)).search.modes) == 1
 
 
 @pytest.mark.costly
@@ -142,7 +142,7 @@ def test_a_heavier_mode_without_a_valley_becomes_the_reference():
         pm.Potential("way", -4 * (t**2 / 4 - 1) ** 2 - 0.75 * t)
         rng = np.random.default_rng(5)
         pm.Normal("y", b + 1e-6 * t * rng.normal(size=300), 1.0, observed=rng.normal(size=300))
-    search = pms.HMCECS(model=model)._search
+    search = pms.HMCECS(model=model).search
     assert search.modes[0].theta[0] < 0
 
 
@@ -256,7 +256,7 @@ def test_a_chain_is_resumed_in_its_mode():
         point, _ = one.step(point)
     assert point["b"] < 0
     other.sampling_state = one.sampling_state
-    assert other._home is other.prepared.others[0]
+    assert other.home is other.prepared.others[0]
     np.testing.assert_array_equal(one.step(point)[0]["b"], other.step(point)[0]["b"])
 
 

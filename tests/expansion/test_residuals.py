@@ -14,6 +14,8 @@ import pymc_subsample as pms
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.expansion.residuals import _score, _split, residuals_around
 from pymc_subsample.rows.row_store import drawn_without
+from pymc_subsample.samplers.hmc_ecs import adaptation
+from pymc_subsample.samplers.minibatch.step import recentre
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 
@@ -140,7 +142,7 @@ def test_reference_moves_with_rows_that_are_always_read():
     for _ in range(3):
         point, _ = step.step(point)
     step.tuning._fold()
-    step._recentre(step.reference.theta)
+    adaptation.recentre(step, step.reference.theta)
     at = reference_at(step.expansion, step.reference.theta)
     np.testing.assert_allclose(step.reference.slope, at.slope)
     point, [stats] = step.step(point)
@@ -244,6 +246,6 @@ def test_rows_read_always_are_those_around_a_reference_that_moves():
         one = pms.MinibatchBarkerMH()
     assert set(one.always) >= {0, 1, 2, 3}
     assert not set(one.always) & {4, 5, 6, 7}
-    one._recentre(np.array([1.0]))
+    recentre(one, np.array([1.0]))
     assert set(one.always) >= {4, 5, 6, 7}
     assert not set(one.always) & {0, 1, 2, 3}

@@ -88,7 +88,7 @@ MODELS = {"near_poisson": near_poisson, "hardly_inflated": hardly_inflated}
 @pytest.mark.parametrize("name", MODELS)
 def test_a_limit_is_sampled_by_few_rows_and_right(name):
     step = pms.HMCECS(model=MODELS[name]())
-    assert step._share < 0.1
+    assert step.share < 0.1
     with step.model:
         idata = pm.sample(
             step=step, chains=2, draws=3000, cores=1, progressbar=False, random_seed=1,
@@ -121,7 +121,7 @@ def test_a_limit_is_sampled_by_few_rows_and_right(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_without_scales_a_large_part_would_be_read(name, monkeypatch):
     monkeypatch.setattr("pymc_subsample.chain.form.better_scales", lambda *_: {})
-    assert pms.HMCECS(model=MODELS[name]())._share > 0.1
+    assert pms.HMCECS(model=MODELS[name]()).share > 0.1
 
 
 @pytest.mark.costly(cases=1)
@@ -199,8 +199,8 @@ def test_where_no_subsample_is_enough_all_rows_are_read(caplog):
     with caplog.at_level(logging.INFO, "pymc.subsample"):
         step = pms.HMCECS(model=half_effect_beyond_all_doses())
     assert "all rows are read, without approximation" in caplog.text
-    assert step._exact
-    assert step._share == 1.0
+    assert step.exact
+    assert step.share == 1.0
     step.setup_chain(np.random.default_rng(0), 200, 60)
     point, logp = step.model.initial_point(), step.model.compile_logp()
     stats = []

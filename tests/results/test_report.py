@@ -21,9 +21,9 @@ from pymc_subsample.diagnostics.weights import MOST_K, good_k
 from pymc_subsample.results import audited as audited_by
 from pymc_subsample.results import report
 from pymc_subsample.results.audited import Audit
-from pymc_subsample.results.report import FAMILIES
 from pymc_subsample.samplers.hmc_ecs import checks as hmc
 from pymc_subsample.samplers.minibatch import checks as metropolis
+from pymc_subsample.samplers.registry import families
 
 xr = pytest.importorskip("xarray")
 
@@ -431,7 +431,7 @@ OF_THE_REPORT = (
 )  # fmt: skip
 EVERY_RULE = {
     f"{family.split(',')[0]}: {rule.name}": rule
-    for family, rules in {**FAMILIES, "report": OF_THE_REPORT}.items()
+    for family, rules in {**families(), "report": OF_THE_REPORT}.items()
     for rule in rules
 }
 
@@ -581,5 +581,5 @@ def test_what_cannot_be_reported_is_refused(healthy):
 
 def test_names_of_all_checks_are_documented():
     text = (Path(__file__).parents[2] / "docs" / "trust.md").read_text()
-    for rules in FAMILIES.values():
+    for rules in families().values():
         assert ", ".join(f"`{rule.name}`" for rule in rules) in text

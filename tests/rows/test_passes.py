@@ -396,17 +396,17 @@ def forked_child(passes):
 @pytest.mark.costly
 def test_executors_stay_where_they_are(processes):
     step = pms.HMCECS(model=logistic(), passes=processes, rng=1)
-    assert step.expansion.passes is step._made_by
+    assert step.expansion.passes is step.made_by
     for library in (pickle, cloudpickle):
         copied = library.loads(library.dumps(step))
-        assert copied._made_by._executor is None
+        assert copied.made_by._executor is None
         assert copied.expansion.passes.threads == processors()
 
 
 @pytest.mark.costly
 def test_all_that_a_step_makes_uses_its_passes():
     step = pms.FireflyMC(model=logistic(), passes=2, rng=1)
-    assert step.expansion.passes is step._made_by
+    assert step.expansion.passes is step.made_by
     assert module._current.get() is None
 
 

@@ -17,8 +17,8 @@ import scipy.stats
 from scipy.special import expit
 
 from pymc_subsample import HMCECS, ScalableMH
+from pymc_subsample.chain import connection as base
 from pymc_subsample.chain import form
-from pymc_subsample.chain import step as base
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.rows.row_store import RowStore

@@ -18,8 +18,9 @@ from pymc_subsample.model.indices import warn_of_model
 from pymc_subsample.model.own_steps import own_steps, said
 from pymc_subsample.results.advise.decision import on_all_rows
 from pymc_subsample.results.advise.result import Advice, Option, duration
-from pymc_subsample.results.advise.trials import AVAILABLE, USUAL, Trials, refuse_bad_start
+from pymc_subsample.results.advise.trials import USUAL, Trials, refuse_bad_start
 from pymc_subsample.rows import Rows
+from pymc_subsample.samplers.registry import ADVISED
 
 # Seconds per row and gradient, up to ten parameters, that few models exceed; gradients per draw of
 # NUTS that are many.
@@ -235,12 +236,12 @@ def _chosen(samplers: Any) -> list[str] | None:
     if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
         raise TypeError(f'samplers must be "auto" or names of steps, got {samplers!r}.')
     names = list(names)
-    unknown = [name for name in names if name not in AVAILABLE]
+    unknown = [name for name in names if name not in ADVISED]
     if unknown or not names:
         raise ValueError(
-            f'samplers must be "auto" or hold some of {", ".join(AVAILABLE)}; got {samplers!r}.'
+            f'samplers must be "auto" or hold some of {", ".join(ADVISED)}; got {samplers!r}.'
         )
-    return [name for name in AVAILABLE if name in names]
+    return [name for name in ADVISED if name in names]
 
 
 def _check_dim(model: pm.Model, terms: Iterable[str], dim: str | None) -> None:

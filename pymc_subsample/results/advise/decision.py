@@ -141,7 +141,7 @@ def _opened(rows: Rows | Sequence[Rows]) -> str:
     """Return the code that opens rows on disk, whatever they are called where they are used."""
     if not isinstance(rows, Rows):
         return f"[{', '.join(map(_opened, rows))}]"
-    chosen: dict[str, Any] = dict(rows._selection or {})
+    chosen: dict[str, Any] = dict(rows.selection or {})
     words = all(name.isidentifier() and not iskeyword(name) for name in chosen)
     named = ", ".join(f"{k}={v!r}" for k, v in chosen.items()) if words else f"**{chosen!r}"
     return f"pms.Rows({str(rows.path)!r}){f'.select({named})' if chosen else ''}"

@@ -8,7 +8,7 @@ import pymc as pm
 from pymc.backends.base import MultiTrace
 
 from pymc_subsample.chain.all_rows import quiet, seconds_per_draw, smallest_ess
-from pymc_subsample.chain.step import SubsampledStep
+from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.diagnostics.checks import FAILED, MODES, PREFIX, amount, recall
 
 _FEWEST, _MOST = 150, 1_500
@@ -31,7 +31,7 @@ class Pilot:
 
 def run_pilot(
     model: pm.Model,
-    step: SubsampledStep,
+    step: ChainStep,
     seconds: float,
     seed: int,
     per_draw: float | None = None,
@@ -83,7 +83,7 @@ def _mean(trace: MultiTrace, *names: str) -> float:
     return float(np.mean(trace.get_sampler_stats(found[0]))) if found else np.nan
 
 
-def _failed(step: SubsampledStep, trace: MultiTrace) -> tuple[str, ...]:
+def _failed(step: ChainStep, trace: MultiTrace) -> tuple[str, ...]:
     names = [FAILED, *(PREFIX + rule.name for rule in step.rules)]
     last = {name: np.ravel(trace.get_sampler_stats(name))[-1] for name in names}
     return tuple(

@@ -7,7 +7,12 @@ from typing import Any
 
 import numpy as np
 
-EXACT = frozenset({"ScalableMH", "FireflyMC", "nutpie", "pm.NUTS", "pm.Metropolis", "pm.sample"})
+from pymc_subsample.samplers.registry import ADVISED
+
+EXACT = frozenset(
+    {"nutpie", "pm.NUTS", "pm.Metropolis", "pm.sample"}
+    | {name for name, advised in ADVISED.items() if advised.exact}
+)
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 
 
@@ -237,7 +242,7 @@ def shown(value: float) -> str:
 
 def unit(sampler: str) -> str:
     """Name what a sampler reads its rows for."""
-    return "draw" if sampler == "ScalableMH" else "estimate"
+    return ADVISED[sampler].reads_for if sampler in ADVISED else "estimate"
 
 
 def read(sampler: str, rows: float) -> str:

@@ -9,8 +9,8 @@ import pymc as pm
 
 from pymc_subsample.chain import all_rows
 from pymc_subsample.chain.beside import OutgrownError
+from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.notices import held_back
-from pymc_subsample.chain.step import SubsampledStep
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, numpy_function
 from pymc_subsample.model import TallModelError
 from pymc_subsample.results.advise.decision import (
@@ -23,34 +23,22 @@ from pymc_subsample.results.advise.decision import (
 )
 from pymc_subsample.results.advise.pilot import Pilot, run_pilot
 from pymc_subsample.results.advise.result import EXACT, Advice, Option
-from pymc_subsample.samplers.firefly.step import FireflyMC
-from pymc_subsample.samplers.gibbs.step import AusterityGibbs
-from pymc_subsample.samplers.gradients.presets import SGHMC, SGLD
-from pymc_subsample.samplers.hmc_ecs.step import HMCECS
-from pymc_subsample.samplers.minibatch.austerity import AusterityMH
-from pymc_subsample.samplers.minibatch.barker import MinibatchBarkerMH
-from pymc_subsample.samplers.minibatch.confidence import ConfidenceMH
-from pymc_subsample.samplers.scalable.step import FEW_ACCEPTED, ScalableMH
+from pymc_subsample.samplers.registry import ADVISED, step_of
+from pymc_subsample.samplers.scalable.sampler import CROWD
 
-_KINDS: tuple[type[SubsampledStep], ...] = (
-    HMCECS, ScalableMH, FireflyMC, SGHMC, MinibatchBarkerMH, AusterityMH, ConfidenceMH, SGLD,
-)  # fmt: skip
-AVAILABLE = {kind.__name__: kind for kind in _KINDS}
 # Tried unless others are named: the one whose set-up is the shorter before the other.
-_FIRST = ("HMCECS", "ScalableMH")
+_FIRST = [name for name, advised in ADVISED.items() if advised.unasked]
 # Of a run, what its pilot and the projection beside it may take, and seconds that nobody minds.
 _SHARE, _LEAST = 0.1, 0.2
 # Share of that for a pilot's draws.
 _OF_DRAWS = 0.4
-# Set-up of ScalableMH over that of HMCECS: 1 to 5 in trials, twice usually; up to 50 where the cube
-# of the number of parameters is many times the number of rows, of which rows then accept little.
-_DEARER, _DEAREST, _CROWDED = 2.0, 50.0, 20.0
+# Where the cube of the number of parameters is so many times the number of rows, set-ups are as
+# dear as they ever are, and rows accept little.
+_CROWDED = 20.0
 # Seconds beyond a run that a set-up is tried for, whatever comes of it.
 _TRIED = 3.0
 # Gradients per draw of NUTS that are usual.
 USUAL = 15
-_CROWD = "too many parameters for so few rows"
-_FEW = f"it would accept only about {{:.0%}} of its proposals, with {_CROWD}"
 _DEAR = "its set-up would take too long beside the run"
 _UNTRIED = "no trial of it was possible, and it takes the gradients of the step that was tried"
 
@@ -67,26 +55,28 @@ class Trials:
         self.others: dict[str, Option] = {}
         self._refusals: dict[str, Exception] = {}
         # The first step that was set up whole, its seconds, and all rows beside it.
-        self._first: SubsampledStep | None = None
+        self._first: ChainStep | None = None
         self._setup = 0.0
         self._full: AllRows | None = None
 
     def advice(self, chosen: list[str] | None) -> Advice:
         """Try some steps, or those that it takes, and choose."""
         for name in chosen or _FIRST:
-            if chosen is None and self.found and (note := self._unworthy()):
+            if chosen is None and self.found and (note := self._unworthy(name)):
                 self.others[name] = Option(name, name in EXACT, "untried", note=note)
                 continue
             try:
-                self._try(AVAILABLE[name], asked=chosen is not None)
+                self._try(name, asked=chosen is not None)
             except (TallModelError, OutgrownError) as refusal:
                 self._refuse(name, refusal)
                 if isinstance(refusal.__cause__, UNDIFFERENTIABLE):
                     refuse_bad_start(self.model, refusal)
                     if chosen is None:
-                        for other in (*_FIRST, "FireflyMC", "SGHMC", "SGLD"):
-                            self._refuse(other, refusal)
-                        self._try(MinibatchBarkerMH, asked=True, control_variate_order=None)
+                        without = [x for x, advised in ADVISED.items() if not advised.by_gradients]
+                        for other in ADVISED:
+                            if other not in without:
+                                self._refuse(other, refusal)
+                        self._try(without[0], asked=True, control_variate_order=None)
                         break
         if not self.found:
             name, error = next(iter(self._refusals.items()))
@@ -107,46 +97,40 @@ class Trials:
 
     @property
     def _modes(self) -> list:
-        search = None if self._first is None else self._first._search
+        search = None if self._first is None else self._first.search
         return [] if search is None else list(search.modes)
 
     def _refuse(self, name: str, refusal: Exception) -> None:
         self._refusals[name] = refusal
         self.others[name] = Option(name, name in EXACT, "refused", note=str(refusal))
 
-    def _unworthy(self) -> str:
-        """Say why `ScalableMH` is not worth its set-up, if it is not, by how the first step did."""
+    def _unworthy(self, name: str) -> str:
+        """Say why a sampler is not worth its set-up, if it is not, by how the first step did."""
         [first] = self.found
         full, setup = first.full_seconds, self._setup
         if not all_rows.pays(setup, full, first.full_bound):
             return "no step could save enough"
+        usually, at_most = ADVISED[name].dearer
         best = min(full, first.seconds) if first.passed else np.inf
         if self.empty.parameters**3 > _CROWDED * first.rows:
-            return _CROWD if _DEAREST * setup > _SHARE * best else ""
+            return CROWD if at_most * setup > _SHARE * best else ""
         most = max(exact_may_take(best), best + _TRIED)
-        return _DEAR if _DEARER * setup > most else ""
+        return _DEAR if usually * setup > most else ""
 
-    def _try(self, kind: type[SubsampledStep], asked: bool, **options: Any) -> None:
+    def _try(self, name: str, asked: bool, **options: Any) -> None:
         """Make a step, run its pilot, and keep what it comes to."""
         first, given = self._first, self.given | options
         shared = {} if first is None or len(self._modes) > 1 else {"reference": first}
-        step, setup = made(kind, self.model, given, **shared)
+        step, setup = made(step_of(name), self.model, given, **shared)
         if first is None:
             self._first, self._setup = step, setup
         elif shared and step.prepared is not None:  # it need not search what the first one found
             setup += first.seconds_to_reference - step.seconds_to_reference
-            step.prepared = replace(step.prepared, search=first._search)
-        known: dict[str, Any] = {}
-        if isinstance(step, HMCECS):
-            moments, m = step.moments, step.subsample_size
-            known["loglik_variance"] = float(np.max(moments.variance(m)))
-            known["perturbation"] = float(np.max(moments.perturbation(m)))
-        if isinstance(step, ScalableMH) and not asked:
-            share = step.predicted_acceptance
-            if share < FEW_ACCEPTED:
-                note = _FEW.format(share)
-                self.others["ScalableMH"] = Option("ScalableMH", True, "untried", note=note)
-                return
+            step.prepared = replace(step.prepared, search=first.search)
+        advised = ADVISED[name]
+        if not asked and (note := advised.unworthy(step)):
+            self.others[name] = Option(name, advised.exact, "untried", note=note)
+            return
         with all_rows.quiet():
             per_draw = all_rows.seconds_per_draw(self.model, step, self.seed)[0]
         spare = max(_SHARE * (setup + 2 * all_rows.DRAWS * per_draw), _LEAST)
@@ -154,12 +138,12 @@ class Trials:
         pilot = run_pilot(self.model, step, seconds, self.seed, per_draw)
         if self._full is None:
             self._full = self._projected(step, pilot, setup, (1 - _OF_DRAWS) * spare)
-        known |= {"tried": kind.__name__, "rows": step.n_rows}
+        known: dict[str, Any] = {"tried": name, "rows": step.n_rows} | advised.foreseen(step)
         found = compared(replace(self.empty, **known), pilot, given, setup, self._full)
         ready = step if found.recommendation == found.tried else None
         self.found.append(replace(found, step=ready))
 
-    def _projected(self, step: SubsampledStep, pilot: Pilot, setup: float, spare: float) -> AllRows:
+    def _projected(self, step: ChainStep, pilot: Pilot, setup: float, spare: float) -> AllRows:
         """NUTS on all rows, of which a bound is enough where the step pays by that already.
 
         Metropolis, with one pass per transition, in place of a step that has no gradients.
@@ -199,14 +183,15 @@ class Trials:
 
     def binary(self) -> Advice:
         """Try Gibbs sampling of binary variables, on a growing batch and on all rows."""
+        gibbs = step_of("AusterityGibbs")
         try:
-            step, setup = made(AusterityGibbs, self.model, self.given)
+            step, setup = made(gibbs, self.model, self.given)
         except TallModelError as refusal:
             refuse_bad_start(self.model, refusal)
             self._refuse("AusterityGibbs", refusal)
             reason = f"AusterityGibbs refuses the model. {refusal}"
             return self._with_options(on_all_rows(self.empty, reason, ("pm.sample", "pm.sample()")))
-        exact, _ = made(AusterityGibbs, self.model, self.given, epsilon=0.0)
+        exact, _ = made(gibbs, self.model, self.given, epsilon=0.0)
         pilot, whole = (run_pilot(self.model, s, self.seconds, self.seed) for s in (step, exact))
         against = "AusterityGibbs(epsilon=0)"
         full = AllRows(
@@ -224,7 +209,7 @@ class Trials:
     def _with_options(self, advice: Advice) -> Advice:
         """Add a line for every sampler."""
         known = {found.tried: _option(found) for found in self.found} | self.others
-        for name in AVAILABLE if not self.model.discrete_value_vars else ():
+        for name in ADVISED if not self.model.discrete_value_vars else ():
             known.setdefault(name, Option(name, name in EXACT, "untried"))
         first = self.found[0] if self.found else advice
         full = Option(
@@ -237,7 +222,7 @@ class Trials:
             ess_per_second=first.full_ess_per_second,
             note=first.full_bound and f"a lower bound, {first.full_bound}",
         )
-        order = {name: k for k, name in enumerate(AVAILABLE)}
+        order = {name: k for k, name in enumerate(ADVISED)}
         listed = sorted(known.values(), key=lambda o: order.get(o.sampler, -1))
         return replace(advice, options=(*listed, full))
 
@@ -255,7 +240,7 @@ def _option(found: Advice) -> Option:
     )
 
 
-def made[Step: SubsampledStep](
+def made[Step: ChainStep](
     kind: type[Step], model: pm.Model, given: dict[str, Any], **more: Any
 ) -> tuple[Step, float]:
     """Make a step; return it and the seconds that took. It says in a run what it has to say."""

@@ -27,7 +27,7 @@ from pymc_subsample.model.bambi import intercepts, is_bambis, of_intercepts
 from pymc_subsample.model.checks import split_checks
 from pymc_subsample.model.errors import TallModelError
 from pymc_subsample.model.evaluation import Vector
-from pymc_subsample.results.predict.quantity import SAID, Quantity
+from pymc_subsample.results.predict.quantity import SAID, Predicted
 from pymc_subsample.results.predict.rowwise import RowFunction
 from pymc_subsample.rows.passes import current
 
@@ -114,7 +114,7 @@ def of_another(
     return ""
 
 
-def _loglik(model: pm.Model, rv: Variable) -> Quantity:
+def _loglik(model: pm.Model, rv: Variable) -> Predicted:
     """Return log-likelihoods as a function of the model's variables.
 
     PyMC may rebuild what the log density of a distribution made of others is computed from, and
@@ -127,7 +127,7 @@ def _loglik(model: pm.Model, rv: Variable) -> Quantity:
     logp = pm.logp(own, model.rvs_to_values[rv])
     back = {place: v for v, place in places.items()}
     [logp], _ = split_checks(graph_replace([logp], back, strict=False))
-    return Quantity(repr(rv.name), [logp], ())
+    return Predicted(repr(rv.name), [logp], ())
 
 
 def _drift(

@@ -14,7 +14,7 @@ from pytensor.xtensor.vectorization import XRV
 from pymc_subsample.diagnostics.trees import SAMPLE_DIMS
 from pymc_subsample.model.bambi import to_keep
 from pymc_subsample.model.errors import TallModelError, op_name
-from pymc_subsample.results.predict.quantity import SAID, Quantity
+from pymc_subsample.results.predict.quantity import SAID, Predicted
 
 
 def in_order(model: pm.Model, posterior: xr.Dataset) -> xr.Dataset:
@@ -35,7 +35,7 @@ def _dims(model: pm.Model, name: Any) -> tuple[str, ...]:
     return tuple(f"{name}_dim_{k}" if d is None else d for k, d in enumerate(dims))
 
 
-def leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Variable]:
+def leaves(model: pm.Model, what: Predicted, posterior: xr.Dataset) -> list[Variable]:
     """Return variables of the posterior that the quantity is computed from.
 
     Free variables; those that are missing may be hidden behind deterministic ones.

@@ -21,7 +21,7 @@ from pymc_subsample.model.discovery import full_data_model, refuse_missing
 from pymc_subsample.results.predict.columns import reader
 from pymc_subsample.results.predict.moved import of_another, of_other_rows, refuse_moved
 from pymc_subsample.results.predict.posterior import in_order
-from pymc_subsample.results.predict.quantity import SAID, Quantity, quantity
+from pymc_subsample.results.predict.quantity import SAID, Predicted, quantity
 from pymc_subsample.results.predict.rowwise import RowFunction, outside
 from pymc_subsample.rows import Rows, Several
 from pymc_subsample.rows.passes import current
@@ -269,7 +269,7 @@ def _statistics(
     return result
 
 
-def _named(wanted: Quantity, ndim: int) -> list[str]:
+def _named(wanted: Predicted, ndim: int) -> list[str]:
     """Name the dimensions of what is predicted, rows first."""
     own = [*wanted.dims, *(None,) * ndim][:ndim]
     return [d or (f"dim_{k}" if k else "row") for k, d in enumerate(own)]

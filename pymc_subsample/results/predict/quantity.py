@@ -24,7 +24,7 @@ NOT_DRAWN = (
 
 
 @dataclass(frozen=True)
-class Quantity:
+class Predicted:
     """What is predicted."""
 
     name: str  # For messages.
@@ -34,7 +34,7 @@ class Quantity:
     shape: tuple[int, ...] = ()  # Of what the model observed of it.
 
 
-def quantity(model: pm.Model, given: Any, kind: str) -> Quantity:
+def quantity(model: pm.Model, given: Any, kind: str) -> Predicted:
     """Return what a name or a graph stands for; of observed variables their mean, or a draw."""
     if isinstance(given, str):
         if given not in model.named_vars:
@@ -56,7 +56,7 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Quantity:
                 f'{SAID}: kind="outcome" draws an observed variable, one of '
                 f"{[v.name for v in model.observed_RVs]}; {name} is none."
             )
-        return Quantity(name, [var], dims)
+        return Predicted(name, [var], dims)
     held = model.rvs_to_values[var]
     while isinstance(var.owner.op, MinibatchRandomVariable):
         var = var.owner.inputs[0]
@@ -68,14 +68,14 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Quantity:
             raise ValueError(NOT_DRAWN.format(f"{name} ({op_name(op)})"))
         lengths = root_array(held)
         shape = (0,) * var.type.ndim if lengths is None else lengths.shape
-        return Quantity(name, op.dist_params(var.owner), dims, op, shape)
+        return Predicted(name, op.dist_params(var.owner), dims, op, shape)
     try:
-        return Quantity(name, [mean(var)], dims)
+        return Predicted(name, [mean(var)], dims)
     except (NotImplementedError, UndefinedMomentException):
         if isinstance(op, CategoricalRV):
             [p] = op.dist_params(var.owner)
             if p.type.ndim > var.type.ndim and not any(p.type.broadcastable[:-1]):
-                return Quantity(name, [p], dims)
+                return Predicted(name, [p], dims)
         also = ', or kind="outcome"' if drawn else ""
         raise ValueError(
             f"{SAID}: PyMC knows no mean of {name} ({op_name(op)}). Pass the expression that you "

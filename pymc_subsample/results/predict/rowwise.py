@@ -32,7 +32,7 @@ from pymc_subsample.model.errors import CoupledRows, TallModelError, op_name
 from pymc_subsample.model.indices import negative_codes
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.results.predict.posterior import leaves
-from pymc_subsample.results.predict.quantity import NOT_DRAWN, SAID, Quantity
+from pymc_subsample.results.predict.quantity import NOT_DRAWN, SAID, Predicted
 
 # Numbers of what is predicted up to which it is also computed as the model is written.
 _COMPARED = 2**22
@@ -77,7 +77,7 @@ class RowFunction:
     that don't fit together, or point outside of what they index.
     """
 
-    def __init__(self, model: pm.Model, what: Quantity, posterior: xr.Dataset) -> None:
+    def __init__(self, model: pm.Model, what: Predicted, posterior: xr.Dataset) -> None:
         read = leaves(model, what, posterior)
         self.leaves = [v.name for v in read]
         point = {name: posterior[name].values[0, 0] for name in self.leaves}
@@ -194,7 +194,7 @@ class RowFunction:
             raise ValueError(NOT_DRAWN.format(f"{self._what.name} ({op_name(op)})")) from None
 
 
-def _rows(what: Quantity, outputs: list[Variable]) -> tuple[int, list[Variable]]:
+def _rows(what: Predicted, outputs: list[Variable]) -> tuple[int, list[Variable]]:
     """Return how many rows there are, and which outputs have them, on their first axis."""
     if what.op is None:
         [out] = outputs

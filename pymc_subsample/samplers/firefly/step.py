@@ -3,19 +3,21 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.bounds.lower_bounds import KINDS, bounded_expansion
-from pymc_subsample.chain import arguments
-from pymc_subsample.chain.competing import warn_of_modes
-from pymc_subsample.chain.declarations import Statistics, statistics
+from pymc_subsample.chain import arguments, connection, finding
+from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.method import Method
+from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.chain.signatures import SharedTransitions
+from pymc_subsample.chain.tuning import ProposalTuning
 from pymc_subsample.compiled.functions import address_of, building_graphs
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check
@@ -28,9 +30,11 @@ from pymc_subsample.kernels.proposals import Proposing
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.differentiation import differentiated
 from pymc_subsample.samplers.firefly import kernel as kernel
-from pymc_subsample.samplers.firefly.checks import RULES, LightRecord, brightness, check_lights
+from pymc_subsample.samplers.firefly.checks import LightRecord, brightness, check_lights
 from pymc_subsample.samplers.firefly.kernel import EXPLICIT, IMPLICIT, INFO, Lights, transitions
-from pymc_subsample.samplers.minibatch.moves import Proposal, ProposingState, ProposingStep
+from pymc_subsample.samplers.firefly.sampler import FIREFLY_MC
+from pymc_subsample.samplers.minibatch import moves
+from pymc_subsample.samplers.minibatch.moves import USUAL, Proposal, ProposingState
 from pymc_subsample.samplers.minibatch.proposals import Langevin, require_size
 
 _log = logging.getLogger("pymc.subsample")
@@ -58,7 +62,198 @@ class FireflyMCState(ProposingState):
     rate: float = field(metadata={"frozen": True})
 
 
-class FireflyMC(ProposingStep):
+def _given_rate(
+    brightness: str, dark_to_bright: float | None, resample_fraction: float | None
+) -> float | None:
+    values = {"dark_to_bright": dark_to_bright, "resample_fraction": resample_fraction}
+    used = "resample_fraction" if brightness == "explicit" else "dark_to_bright"
+    [other] = values.keys() - {used}
+    if values[other] is not None:
+        raise ValueError(
+            f"{other} is not used with brightness={brightness!r}, whose brightness is "
+            f"updated at the rate {used}."
+        )
+    if values[used] is None:
+        return None
+    return arguments.share(used, values[used])
+
+
+def _functions(step: "FireflyMC") -> tuple[str | None, ...]:
+    gradients = kernel.GRADIENTS if moves.by_langevin(step) else (None, None)
+    return (*kernel.FUNCTIONS, *gradients)
+
+
+def _connected(step: "FireflyMC") -> None:
+    step.bright_rows = np.zeros(step.n_rows, dtype=np.uint8)
+
+
+def _expand(step: "FireflyMC", tall: TallModel) -> Expansion:
+    expansion, step.bound_taken = bounded_expansion(tall, step.bound)
+    return expansion
+
+
+# Set-up
+
+
+def _prepare(step: "FireflyMC") -> Preparation:
+    """Find the mode with the log-likelihood's own curvature, and sum the bounds there."""
+    with building_graphs(), differentiated(step.tall, METHOD.without_gradient):
+        problem, found = finding.find(step, temperature=step.temperature)
+        return _bounded(step, problem.possible(found))
+
+
+def _taylor(step: "FireflyMC") -> Expansion:
+    with doing("compiling the log-likelihood"), step.made_by.in_use():
+        taylor = expand(step.tall, 2)
+    connection.refuse_steps(step, taylor)
+    taylor.move_as(step.expansion)
+    return taylor
+
+
+def _bounded(step: "FireflyMC", prepared: Preparation) -> Preparation:
+    """Sum the bounds, in place of the log-likelihoods, at the modes."""
+    at = reference_at(step.expansion, prepared.reference.theta, step.temperature)
+    refuse_undefined(step.expansion, at)
+    others = tuple(_bounded(step, other) for other in prepared.others)
+    return replace(prepared, reference=at, others=others)
+
+
+@doing("verifying the bounds on all rows")
+def _verify(step: "FireflyMC", prepared: Preparation) -> float:
+    """Verify the bounds on all rows at some points; return how many rows will be bright."""
+    z = step.rng.standard_normal((2 * _PILOT, len(step.active)))
+    z[_PILOT:] *= _FAR
+    points = np.tile(prepared.reference.theta, (len(z), 1))
+    points[:, step.active] += scaled(prepared.factor, z)
+    found = brightness(step.expansion, prepared.reference, points, step.temperature)
+    if not found.excess <= 1.0:
+        raise TallModelError(
+            f"What was taken for a lower bound on the log-likelihood of "
+            f"{', '.join(map(repr, step.observed))} ({step.bound_taken}) exceeds it in row "
+            f"{found.row}. Give another bound, or use another step (HMCECS, pm.NUTS)."
+        )
+    expected = float(found.expected[:_PILOT].mean())
+    _log.info(
+        f"FireflyMC: {step.n_rows:,} rows of {', '.join(step.observed)}; bounds of the kind "
+        f"{step.bound_taken!r}; about {expected:.3g} rows will be bright"
+    )
+    return expected
+
+
+# Chains
+
+
+def _begin(step: "FireflyMC", tune: int, draws: int) -> None:
+    moves.begin(step, tune, draws)
+    step.record = LightRecord(draws=draws, most=most_kept(step.expansion.theta_size))
+    _darken(step)
+
+
+def _darken(step: "FireflyMC") -> None:
+    """Forget the brightness: it is drawn anew before the next transition."""
+    step.bright, step.bright_at = np.empty(0, dtype=np.int64), np.empty(0)
+
+
+def _recentre(step: "FireflyMC", theta: np.ndarray) -> None:
+    moves.recentred(step, theta)
+    _darken(step)
+
+
+def _enter(step: "FireflyMC", point: PointType) -> np.ndarray:
+    theta = moves.entered(step, point)
+    # Brightness belongs to parameters that meet the data: another step may have moved those.
+    phi, at = step.expansion.parameters(theta)[0], step.bright_at
+    if len(phi) != len(at) or not np.allclose(phi, at, _ROUNDING, _ROUNDING):
+        _darken(step)
+    return theta
+
+
+def _together(step: "FireflyMC", infos: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    darkened = np.sum([i["darkened"] for i in infos], axis=0)
+    lowest = np.min([i["lowest"] for i in infos], axis=0)
+    return moves.together(step, infos) | {"darkened": darkened, "lowest": lowest}
+
+
+def _steady(step: "FireflyMC") -> bool:
+    return not callable(step.proposal)
+
+
+def _made(
+    step: "FireflyMC", theta: np.ndarray, size: int
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    return moves.made(step, theta, size, run, _together, not _steady(step))
+
+
+def _adapt(step: "FireflyMC", theta: np.ndarray, info: dict[str, float]) -> None:
+    moves.adapted(step, theta, info, _recentre)
+
+
+def run(
+    step: "FireflyMC", thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
+) -> dict[str, np.ndarray]:
+    """Make draws of k compiled transitions each, in place, from the first of `thetas`."""
+    infos, at = np.empty((len(thetas), len(INFO))), step.reference
+    step.bright = _transitions(
+        address_of(step.rng), address_of(step.row_rng), step.compiled, at.sums(2),
+        Lights(
+            step.bright_rows, step.bright, int(not len(step.bright_at)),
+            _BRIGHTNESS[step.brightness], float(step.rate),
+        ),
+        Proposing(kind, step.active, step.tuning.factor, moves.scaling(step), 0, given, log_factor),
+        1.0 / step.temperature, thetas, k, infos,
+    )  # fmt: skip
+    step.bright_at = step.expansion.parameters(thetas[-1])[0]
+    exact = {"loglik_ratio_variance": np.zeros(len(thetas))}
+    return dict(zip(INFO, infos.T, strict=True)) | exact
+
+
+def _statistics(step: "FireflyMC", infos: dict[str, np.ndarray]) -> dict[str, Any]:
+    per_move = 4 if moves.by_langevin(step) else 1
+    rows = infos["n_bright"] + infos["rows_read"] / step.transitions_per_draw
+    evaluations = 3 * infos["rows_read"] + per_move * infos["rows_moved"]
+    return {
+        "batch_size": rows,
+        "n_evaluations": evaluations.astype(int),
+        "scaling": moves.scaling(step),
+        "data_share": rows / step.n_rows,
+    }
+
+
+# After tuning
+
+
+def _watch(step: "FireflyMC", thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+    step.record.add(thetas, infos["accepted"], infos["rows_read"] / step.n_rows)
+    step.record.add_lights(infos)
+
+
+def _check(step: "FireflyMC") -> list[Check]:
+    found = brightness(step.expansion, step.reference, moves.pilots(step), step.temperature)
+    return check_lights(
+        step.record, found, temperature=step.temperature, n_rows=step.n_rows,
+        saving=checks.sentence(_savings(step)),
+    )  # fmt: skip
+
+
+def _savings(step: "FireflyMC") -> list[str]:
+    left = ['use brightness="implicit"'] if step.brightness == "explicit" else []
+    left += ['use bound="auto"'] if step.bound != "auto" else []
+    left += ["leave reference=None"] if step.given_reference else []
+    partly = len(step.active) < step.tall.size
+    left += ["sample all variables with this step"] if partly else []
+    return [*left, "use pms.ScalableMH(), which is exact too", "use HMCECS, pm.NUTS or nutpie"]
+
+
+METHOD = Method(
+    # It has gradients of its bounds; those of the rows' log-likelihoods are looked at in `_taylor`.
+    state=FireflyMCState, functions=_functions, begin=_begin, enter=_enter, transitions=_made,
+    statistics=_statistics, adapt=_adapt, watch=_watch, check=_check, steady=_steady,
+    by_gradients=lambda step: False, without_gradient="FireflyMC needs one for its bounds.",
+    estimates=False, expand=_expand, taylor=_taylor, connected=_connected, anew=("bright_rows",),
+)  # fmt: skip
+
+
+class FireflyMC(ChainStep, shares=moves.set_up):
     r"""Firefly Monte Carlo: exact, with rows that are read only while they are bright.
 
     Row i has a likelihood :math:`L_i` and a lower bound :math:`B_i` of it whose product over rows
@@ -145,18 +340,17 @@ class FireflyMC(ProposingStep):
     """
 
     name = "firefly_mc"
-    _state_class = FireflyMCState
-    _connected = (*ProposingStep._connected, "_bright_rows")
-    _without_gradient = "FireflyMC needs one for its bounds."
-    _by_gradients = False  # of its bounds; those of the log-likelihood are looked at in `_prepare`
-    _estimates = False
-    rules = RULES
+    sampler, method = FIREFLY_MC, METHOD
+    proposal: Proposal
+    transitions_per_draw: int
     reference: Reference
+    prepared: Preparation
+    tuning: ProposalTuning
     record: LightRecord
-    _shown = ("acceptance_rate", "n_bright", "data_share")
-    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
-        RULES, ("accepted", "acceptance_rate", "n_bright", "batch_size", "scaling", "data_share")
-    )
+    bright_rows: np.ndarray
+    bright: np.ndarray
+    bright_at: np.ndarray
+    bound_taken: str
 
     def __init__(
         self,
@@ -173,159 +367,16 @@ class FireflyMC(ProposingStep):
             bound, ("auto", *KINDS), "a lower bound on the second derivative"
         )
         self.brightness = arguments.choice("brightness", brightness, tuple(_BRIGHTNESS))
-        given = self._given_rate(dark_to_bright, resample_fraction)
-        super().__init__(vars, proposal=Langevin() if proposal is None else proposal, **above)
-        self._attach(2)
+        given = _given_rate(self.brightness, dark_to_bright, resample_fraction)
+        moves.set_up(self, vars, proposal=Langevin() if proposal is None else proposal, **above)
+        self.aims = USUAL
+        connection.attach(self, 2)
         require_size(self.proposal, len(self.active))
         self.row_rng = self.rng.spawn(1)[0]
-        self.prepared = self._prepare()
+        self.prepared = _prepare(self)
         warn_of_modes(self)
-        self.expected_bright = self._verify(self.prepared)
+        self.expected_bright = _verify(self, self.prepared)
         looked_at = max(_LOOKED_AT, _PER_BRIGHT * self.expected_bright) / self.n_rows
         automatic = _RESAMPLED if self.brightness == "explicit" else min(looked_at, 0.5)
         self.rate = automatic if given is None else given
-        self._begin(tune=0, draws=0)
-
-    def _given_rate(
-        self, dark_to_bright: float | None, resample_fraction: float | None
-    ) -> float | None:
-        values = {"dark_to_bright": dark_to_bright, "resample_fraction": resample_fraction}
-        used = "resample_fraction" if self.brightness == "explicit" else "dark_to_bright"
-        [other] = values.keys() - {used}
-        if values[other] is not None:
-            raise ValueError(
-                f"{other} is not used with brightness={self.brightness!r}, whose brightness is "
-                f"updated at the rate {used}."
-            )
-        if values[used] is None:
-            return None
-        return arguments.share(used, values[used])
-
-    def _connect(self) -> None:
-        gradients = kernel.GRADIENTS if isinstance(self.proposal, Langevin) else (None, None)
-        self._functions = (*kernel.FUNCTIONS, *gradients)
-        super()._connect()
-        self._bright_rows = np.zeros(self.n_rows, dtype=np.uint8)
-
-    def _expand(self, tall: TallModel) -> Expansion:
-        expansion, self.bound_taken = bounded_expansion(tall, self.bound)
-        return expansion
-
-    # Set-up
-
-    def _prepare(self) -> Preparation:
-        """Find the mode with the log-likelihood's own curvature, and sum the bounds there."""
-        with building_graphs(), differentiated(self.tall, self._without_gradient):
-            problem, found = self._found(temperature=self.temperature)
-            return self._bounded(problem.possible(found))
-
-    def _taylor(self) -> Expansion:
-        with doing("compiling the log-likelihood"), self._made_by.in_use():
-            taylor = expand(self.tall, 2)
-        self._refuse_steps(taylor)
-        taylor.move_as(self.expansion)
-        return taylor
-
-    def _bounded(self, prepared: Preparation) -> Preparation:
-        """Sum the bounds, in place of the log-likelihoods, at the modes."""
-        at = reference_at(self.expansion, prepared.reference.theta, self.temperature)
-        refuse_undefined(self.expansion, at)
-        return replace(prepared, reference=at, others=tuple(map(self._bounded, prepared.others)))
-
-    @doing("verifying the bounds on all rows")
-    def _verify(self, prepared: Preparation) -> float:
-        """Verify the bounds on all rows at some points; return how many rows will be bright."""
-        z = self.rng.standard_normal((2 * _PILOT, len(self.active)))
-        z[_PILOT:] *= _FAR
-        points = np.tile(prepared.reference.theta, (len(z), 1))
-        points[:, self.active] += scaled(prepared.factor, z)
-        found = brightness(self.expansion, prepared.reference, points, self.temperature)
-        if not found.excess <= 1.0:
-            raise TallModelError(
-                f"What was taken for a lower bound on the log-likelihood of "
-                f"{', '.join(map(repr, self.observed))} ({self.bound_taken}) exceeds it in row "
-                f"{found.row}. Give another bound, or use another step (HMCECS, pm.NUTS)."
-            )
-        expected = float(found.expected[:_PILOT].mean())
-        _log.info(
-            f"FireflyMC: {self.n_rows:,} rows of {', '.join(self.observed)}; bounds of the kind "
-            f"{self.bound_taken!r}; about {expected:.3g} rows will be bright"
-        )
-        return expected
-
-    # Chains
-
-    def _begin(self, tune: int, draws: int) -> None:
-        super()._begin(tune, draws)
-        self.record = LightRecord(draws=draws, most=most_kept(self.expansion.theta_size))
-        self._darken()
-
-    def _darken(self) -> None:
-        """Forget the brightness: it is drawn anew before the next transition."""
-        self.bright, self.bright_at = np.empty(0, dtype=np.int64), np.empty(0)
-
-    def _recentre(self, theta: np.ndarray) -> None:
-        super()._recentre(theta)
-        self._darken()
-
-    def _entered(self, point: PointType) -> np.ndarray:
-        theta = super()._entered(point)
-        # Brightness belongs to parameters that meet the data: another step may have moved those.
-        phi, at = self.expansion.parameters(theta)[0], self.bright_at
-        if len(phi) != len(at) or not np.allclose(phi, at, _ROUNDING, _ROUNDING):
-            self._darken()
-        return theta
-
-    def _together(self, infos: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        darkened = np.sum([i["darkened"] for i in infos], axis=0)
-        lowest = np.min([i["lowest"] for i in infos], axis=0)
-        return super()._together(infos) | {"darkened": darkened, "lowest": lowest}
-
-    def _run(
-        self, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
-    ) -> dict[str, np.ndarray]:
-        infos, at = np.empty((len(thetas), len(INFO))), self.reference
-        self.bright = _transitions(
-            address_of(self.rng), address_of(self.row_rng), self._compiled, at.sums(2),
-            Lights(
-                self._bright_rows, self.bright, int(not len(self.bright_at)),
-                _BRIGHTNESS[self.brightness], float(self.rate),
-            ),
-            Proposing(kind, self.active, self.tuning.factor, self.scaling, 0, given, log_factor),
-            1.0 / self.temperature, thetas, k, infos,
-        )  # fmt: skip
-        self.bright_at = self.expansion.parameters(thetas[-1])[0]
-        exact = {"loglik_ratio_variance": np.zeros(len(thetas))}
-        return dict(zip(INFO, infos.T, strict=True)) | exact
-
-    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
-        per_move = 4 if isinstance(self.proposal, Langevin) else 1
-        rows = infos["n_bright"] + infos["rows_read"] / self.transitions_per_draw
-        evaluations = 3 * infos["rows_read"] + per_move * infos["rows_moved"]
-        return {
-            "batch_size": rows,
-            "n_evaluations": evaluations.astype(int),
-            "scaling": self.scaling,
-            "data_share": rows / self.n_rows,
-        }
-
-    # After tuning
-
-    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
-        self.record.add(thetas, infos["accepted"], infos["rows_read"] / self.n_rows)
-        self.record.add_lights(infos)
-
-    def _check(self) -> list[Check]:
-        found = brightness(self.expansion, self.reference, self._pilots, self.temperature)
-        return check_lights(
-            self.record, found, temperature=self.temperature, n_rows=self.n_rows,
-            saving=checks.sentence(self._savings()),
-        )  # fmt: skip
-
-    def _savings(self) -> list[str]:
-        left = ['use brightness="implicit"'] if self.brightness == "explicit" else []
-        left += ['use bound="auto"'] if self.bound != "auto" else []
-        left += ["leave reference=None"] if self._given_reference else []
-        partly = len(self.active) < self.tall.size
-        left += ["sample all variables with this step"] if partly else []
-        return [*left, "use pms.ScalableMH(), which is exact too", "use HMCECS, pm.NUTS or nutpie"]
+        self.begin(tune=0, draws=0)

@@ -3,24 +3,25 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import numpy as np
-from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain import arguments, variables
-from pymc_subsample.chain.declarations import ChainState, Statistics, statistics
+from pymc_subsample.chain import arguments
+from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.method import ChainState, Method
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.signatures import StepArguments
 from pymc_subsample.compiled.functions import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.model import TallModelError
-from pymc_subsample.model.touching import check_touching, touching_rows
+from pymc_subsample.model.touching import Touching, check_touching, touching_rows
 from pymc_subsample.samplers.gibbs import kernel as kernel
-from pymc_subsample.samplers.gibbs.checks import RULES, check_updates, conditional_errors, memory
+from pymc_subsample.samplers.gibbs.checks import check_updates, conditional_errors, memory
+from pymc_subsample.samplers.gibbs.sampler import AUSTERITY_GIBBS
 from pymc_subsample.samplers.minibatch.acceptance import Criterion
 from pymc_subsample.samplers.minibatch.decisions import austerity
 from pymc_subsample.samplers.minibatch.evidence import DECIDE
@@ -29,6 +30,9 @@ _log = logging.getLogger("pymc.subsample")
 
 _sweeps = kernel.sweeps.get_overload(kernel.sweeps.signatures[0])
 
+TEST = Compiled(austerity.decide, DECIDE, None)
+# Without control variates no row is anchored.
+_FUNCTIONS = tuple(name if name != "anchor" else None for name in kernel.FUNCTIONS)
 _SCANS = ("random", "fixed")
 _BATCH = 500
 # Decisions per update that the check of a chain looks at, and how many updates.
@@ -43,6 +47,92 @@ class AusterityGibbsState(ChainState):
     batch_size: int = field(metadata={"frozen": True})
     sweeps_per_draw: int = field(metadata={"frozen": True})
     scan: str = field(metadata={"frozen": True})
+
+
+def _level(step: "AusterityGibbs") -> float:
+    return arguments.level("epsilon", step.epsilon, step.record.done)
+
+
+def _connected(step: "AusterityGibbs") -> None:
+    with doing("finding the rows that touch each variable"):
+        step.touching = touching_rows(step.tall, step.active)
+        wrong = check_touching(step.tall, step.active, step.touching)
+    if wrong is not None:
+        raise TallModelError(
+            f"Element {wrong} of the model's values {step.tall.names} changes rows of "
+            f"{', '.join(map(repr, step.observed))} that were found not to touch it. Please "
+            "report this model; use another step method meanwhile."
+        )
+    step.permutation = np.arange(step.n_touching.max(), dtype=np.uint32)
+    step.center = np.zeros(step.tall.phi_size)
+
+
+def _begin(step: "AusterityGibbs", tune: int, draws: int) -> None:
+    step.record = MoveRecord(draws=draws)
+
+
+def _statistics(step: "AusterityGibbs", infos: dict[str, np.ndarray]) -> dict[str, Any]:
+    return {
+        "data_share": infos["rows_read"] / np.maximum(infos["rows_touching"], 1.0),
+        "test_error": infos["error"],
+        "n_evaluations": (2 * infos["rows_read"]).astype(int),
+    }
+
+
+def settings(step: "AusterityGibbs") -> np.ndarray:
+    """Return the numbers of the test for the next draw."""
+    level = _level(step)
+    return np.array(austerity.Settings(step.batch_size if level > 0 else step.n_rows, level))
+
+
+def _transitions(
+    step: "AusterityGibbs", theta: np.ndarray, size: int
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    thetas, infos = np.empty((size, len(theta))), np.empty((size, len(kernel.INFO)))
+    thetas[0], touching = theta, step.touching
+    _sweeps(
+        address_of(step.rng), address_of(step.row_rng), step.compiled, step.center,
+        Criterion(TEST.address, settings(step)),
+        kernel.Touching(
+            step.active, touching.start, touching.rows, touching.unknown is not None,
+            step.scan == "random",
+        ),
+        step.permutation, thetas, step.sweeps_per_draw, infos,
+    )  # fmt: skip
+    return thetas, dict(zip(kernel.INFO, infos.T, strict=True))
+
+
+# After tuning
+
+
+def _watch(step: "AusterityGibbs", thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+    share = infos["rows_read"] / np.maximum(infos["rows_touching"], 1.0)
+    step.record.add(thetas, infos["flips"], share)
+
+
+def _check(step: "AusterityGibbs") -> list[Check]:
+    level = _level(step)
+    if level == 0 or step.n_touching.max() <= step.batch_size:
+        return []  # exact
+    rng = np.random.default_rng(0)
+    tested = np.flatnonzero(step.n_touching > step.batch_size)
+    kept = [step.record.kept[k % len(step.record.kept)] for k in range(_UPDATES)]
+    updates = list(zip(kept, rng.choice(tested, _UPDATES).tolist(), strict=True))
+    errors = conditional_errors(
+        step.expansion, step.touching, step.active, updates, test=TEST.address,
+        settings=settings(step), decisions=_DECISIONS, rng=rng,
+    )  # fmt: skip
+    remedies = [f"decrease epsilon (now {level:g})", "increase batch_size"]
+    sweeps = memory(step.record, step.active, step.sweeps_per_draw)
+    return check_updates(step.record, errors, sweeps, remedies)
+
+
+METHOD = Method(
+    state=AusterityGibbsState, functions=lambda step: _FUNCTIONS, begin=_begin,
+    transitions=_transitions, statistics=_statistics, watch=_watch, check=_check,
+    steady=lambda step: not callable(step.epsilon), by_gradients=lambda step: False, binary=True,
+    connected=_connected, anew=("touching", "permutation", "center"),
+)  # fmt: skip
 
 
 class AusterityGibbs(ChainStep):
@@ -142,18 +232,11 @@ class AusterityGibbs(ChainStep):
     """
 
     name = "austerity_gibbs"
-    _by_gradients = False
-    _state_class = AusterityGibbsState
-    # Without control variates no row is anchored.
-    _functions = tuple(name if name != "anchor" else None for name in kernel.FUNCTIONS)
-    _connected = (*ChainStep._connected, "_touching", "_permutation", "_center", "_dtypes")
-    _test = Compiled(austerity.decide, DECIDE, None)
-
-    rules = RULES
-    _shown = ("flips", "batch_size", "data_share")
-    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
-        RULES, ("flips", "batch_size", "data_share", "n_looks", "test_error")
-    )
+    sampler, method = AUSTERITY_GIBBS, METHOD
+    record: MoveRecord
+    touching: Touching
+    permutation: np.ndarray
+    center: np.ndarray
 
     def __init__(
         self,
@@ -171,120 +254,23 @@ class AusterityGibbs(ChainStep):
         self.sweeps_per_draw = arguments.transitions(sweeps_per_draw, "sweeps_per_draw")
         super().__init__(vars, **above)
         self.row_rng = self.rng
-        self._attach(0)
+        attach(self, 0)
         self.batch_size = arguments.batch_size(batch_size, self.n_rows, _BATCH)
-        if self._touching.unknown is not None:
+        if self.touching.unknown is not None:
             _log.warning(
                 "AusterityGibbs: which rows of %s touch %s cannot be told, because of %s: every "
                 "update may read all %d rows. Pick variables by integer columns, x[index], to "
                 "make updates cheaper.",
                 ", ".join(map(repr, self.observed)),
                 ", ".join(repr(self._model.values_to_rvs[v].name) for v in self.vars),
-                self._touching.unknown,
+                self.touching.unknown,
                 self.n_rows,
             )
-        self._begin(tune=0, draws=0)
-
-    def _chosen(self, vars: Sequence | None) -> list:
-        return variables.binary_vars(vars, self._model)
-
-    def _level(self, draw: int) -> float:
-        return arguments.level("epsilon", self.epsilon, draw)
-
-    def _check_vars(self) -> None:
-        """Do nothing: the constructor has seen that all are binary."""
-
-    def _connect(self) -> None:
-        self._rows_of["binary"] = [v.name for v in self.vars]
-        super()._connect()
-        with doing("finding the rows that touch each variable"):
-            self._touching = touching_rows(self.tall, self.active)
-            wrong = check_touching(self.tall, self.active, self._touching)
-        if wrong is not None:
-            raise TallModelError(
-                f"Element {wrong} of the model's values {self.tall.names} changes rows of "
-                f"{', '.join(map(repr, self.observed))} that were found not to touch it. Please "
-                "report this model; use another step method meanwhile."
-            )
-        self._permutation = np.arange(self.n_touching.max(), dtype=np.uint32)
-        self._center = np.zeros(self.tall.phi_size)
-        self._dtypes = {v.name: v.type.dtype for v in self.tall.value_vars}
+        self.begin(tune=0, draws=0)
 
     @property
     def n_touching(self) -> np.ndarray:
         """Rows that touch each variable."""
-        if self._touching.unknown is not None:
+        if self.touching.unknown is not None:
             return np.full(len(self.active), self.n_rows)
-        return np.diff(self._touching.start)
-
-    # Chains
-
-    def reset_tuning(self) -> None:
-        """Start anew; nothing is tuned."""
-        self._ahead.undo(self)
-        self._begin(int(self.tune), self.draws_left)
-
-    def _begin(self, tune: int, draws: int) -> None:
-        super()._begin(tune, draws)
-        self.record = MoveRecord(draws=draws)
-
-    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
-        return {
-            "data_share": infos["rows_read"] / np.maximum(infos["rows_touching"], 1.0),
-            "test_error": infos["error"],
-            "n_evaluations": (2 * infos["rows_read"]).astype(int),
-        }
-
-    def points(self, point: PointType, values: np.ndarray) -> list[PointType]:
-        """Return `point` with the chain's variables, of their own types."""
-        own = [name for name, *_ in self._moved]
-        return [
-            at | {name: at[name].astype(self._dtypes[name]) for name in own}
-            for at in super().points(point, values)
-        ]
-
-    def _settings(self) -> np.ndarray:
-        level = self._level(self.record.done)
-        return np.array(austerity.Settings(self.batch_size if level > 0 else self.n_rows, level))
-
-    @property
-    def _steady(self) -> bool:  # type: ignore[override]
-        return not callable(self.epsilon)
-
-    def _transitions(
-        self, theta: np.ndarray, size: int
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        thetas, infos = np.empty((size, len(theta))), np.empty((size, len(kernel.INFO)))
-        thetas[0], touching = theta, self._touching
-        _sweeps(
-            address_of(self.rng), address_of(self.row_rng), self._compiled, self._center,
-            Criterion(self._test.address, self._settings()),
-            kernel.Touching(
-                self.active, touching.start, touching.rows, touching.unknown is not None,
-                self.scan == "random",
-            ),
-            self._permutation, thetas, self.sweeps_per_draw, infos,
-        )  # fmt: skip
-        return thetas, dict(zip(kernel.INFO, infos.T, strict=True))
-
-    # After tuning
-
-    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
-        share = infos["rows_read"] / np.maximum(infos["rows_touching"], 1.0)
-        self.record.add(thetas, infos["flips"], share)
-
-    def _check(self) -> list[Check]:
-        level = self._level(self.record.done)
-        if level == 0 or self.n_touching.max() <= self.batch_size:
-            return []  # exact
-        rng = np.random.default_rng(0)
-        tested = np.flatnonzero(self.n_touching > self.batch_size)
-        kept = [self.record.kept[k % len(self.record.kept)] for k in range(_UPDATES)]
-        updates = list(zip(kept, rng.choice(tested, _UPDATES).tolist(), strict=True))
-        errors = conditional_errors(
-            self.expansion, self._touching, self.active, updates, test=self._test.address,
-            settings=self._settings(), decisions=_DECISIONS, rng=rng,
-        )  # fmt: skip
-        remedies = [f"decrease epsilon (now {level:g})", "increase batch_size"]
-        sweeps = memory(self.record, self.active, self.sweeps_per_draw)
-        return check_updates(self.record, errors, sweeps, remedies)
+        return np.diff(self.touching.start)

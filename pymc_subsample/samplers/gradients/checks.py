@@ -14,7 +14,7 @@ from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.curvature import MAX_DENSE
-from pymc_subsample.expansion.factors import whiten
+from pymc_subsample.expansion.factors import Kind, kind, whiten
 from pymc_subsample.samplers.gradients.chain_moments import ERROR_RATE, from_start, moment_errors
 from pymc_subsample.samplers.gradients.integrators import Integrator
 from pymc_subsample.samplers.gradients.pilot import (
@@ -54,8 +54,9 @@ START = Rule(
 )
 UNMEASURED = Rule("unmeasured", "errors that no check could measure", 0.0, _AUDIT, severity="warn")
 TEMPERATURE = Rule(
-    "temperature", "temperature of the posterior", 1.0, "Use temperature=1.", equal=True
-)
+    "temperature", "temperature of the posterior", 1.0, "Use temperature=1.", equal=True,
+    mean_of="temperature",
+)  # fmt: skip
 RULES = (
     DIVERGED, HIDDEN, START, STEP, NOISE, STRETCH, SHIFT, HEAT, OVERLOOKED, UNMEASURED, TEMPERATURE,
     TAIL, MODES,
@@ -187,7 +188,9 @@ def _predicted(
     if pilot is not None:
         level, factor = ERROR_RATE / (2 * len(active)), dynamics.factor
         z = whiten(factor, pilot.theta.T).T
-        scores = pilot.scores * factor[0] if len(factor) == 1 else pilot.scores @ factor
+        scores = (
+            pilot.scores * factor[0] if kind(factor) is Kind.DIAGONAL else pilot.scores @ factor
+        )
         if directions is not None:
             z, scores = z @ directions, scores @ directions
         met = least_curvature(z, scores, level)
@@ -255,7 +258,9 @@ def _covariance(dynamics: Dynamics) -> tuple[np.ndarray | None, bool]:
     """
     factor, precision = dynamics.factor, dynamics.precision
     if dynamics.curvature is not None:
-        return (np.diag(factor[0] ** 2) if len(factor) == 1 else factor @ factor.T), True
+        return (
+            np.diag(factor[0] ** 2) if kind(factor) is Kind.DIAGONAL else factor @ factor.T
+        ), True
     if precision is None or precision.ndim < 2:
         return None, False
     return factor[0][:, None] * np.linalg.pinv(precision, hermitian=True) * factor[0], False

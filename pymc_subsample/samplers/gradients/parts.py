@@ -41,6 +41,7 @@ class Parts:
     gradient: str
     batches: str
     friction: float
+    has_friction: bool  # Whether it was given.
     averaging: float
     floor: float
     n_clusters: int
@@ -106,7 +107,9 @@ class Parts:
         return order, 1
 
 
-def chosen_parts(integrator: str, gradient: str, batches: str, **options: Any) -> Parts:
+def chosen_parts(
+    integrator: str = "baoab", gradient: str = "batch", batches: str = "uniform", **options: Any
+) -> Parts:
     """Check parts and their options; refuse what none of these parts takes."""
     parts = {
         "integrator": arguments.choice("integrator", integrator, tuple(INTEGRATORS)),
@@ -133,7 +136,8 @@ def chosen_parts(integrator: str, gradient: str, batches: str, **options: Any) -
         for name in ("resample_every", "refresh_period")
     )
     return Parts(
-        **parts, friction=friction, averaging=averaging, floor=floor, n_clusters=n_clusters,
+        **parts, friction=friction, has_friction="friction" in given, averaging=averaging,
+        floor=floor, n_clusters=n_clusters,
         index_chain=chain if gradient == "ewsg" else 0, expected=expected, resample=resample or 0,
         refresh_period=period,
     )  # fmt: skip

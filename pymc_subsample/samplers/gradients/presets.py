@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from pymc_subsample.chain import arguments
-from pymc_subsample.samplers.gradients.parts import underdamped
-from pymc_subsample.samplers.gradients.step import SGMCMC, SharedCore, SharedSG
+from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.samplers.gradients import sampler as records
+from pymc_subsample.samplers.gradients.chain import METHOD
+from pymc_subsample.samplers.gradients.parts import chosen_parts, underdamped
+from pymc_subsample.samplers.gradients.step import SGMCMC, SharedCore, SharedSG, set_up
 
 _DYNAMICS = {"underdamped": "euler", "overdamped": "overdamped"}
 
 
-class SGLD(SGMCMC):
+class SGLD(ChainStep, shares=SGMCMC):
     r"""Stochastic-gradient Langevin dynamics.
 
     .. math:: \theta' = \theta + h \Sigma \hat g(\theta) + \sqrt{2hT}\, \Sigma^{1/2} \xi,
@@ -40,12 +43,13 @@ class SGLD(SGMCMC):
     """
 
     name = "sgld"
+    sampler, method = records.SGLD, METHOD
 
     def __init__(self, vars: Sequence | None = None, **above: Unpack[SharedSG]) -> None:
-        super().__init__(vars, integrator="overdamped", **above)
+        set_up(self, vars, chosen_parts("overdamped"), **above)
 
 
-class PSGLD(SGMCMC):
+class PSGLD(ChainStep, shares=SGMCMC):
     r"""Preconditioned stochastic-gradient Langevin dynamics.
 
     .. math:: \theta' = \theta + h G \hat g(\theta) + \sqrt{2hT G}\, \xi, \quad
@@ -81,6 +85,7 @@ class PSGLD(SGMCMC):
     """
 
     name = "psgld"
+    sampler, method = records.PSGLD, METHOD
 
     def __init__(
         self,
@@ -90,12 +95,11 @@ class PSGLD(SGMCMC):
         floor: float = 1e-5,
         **above: Unpack[SharedSG],
     ) -> None:
-        super().__init__(
-            vars, integrator="preconditioned", averaging=averaging, floor=floor, **above
-        )
+        parts = chosen_parts("preconditioned", averaging=averaging, floor=floor)
+        set_up(self, vars, parts, **above)
 
 
-class SVRGLD(SGMCMC):
+class SVRGLD(ChainStep, shares=SGMCMC):
     r"""Langevin dynamics on variance-reduced stochastic gradients.
 
     The gradient is
@@ -119,6 +123,7 @@ class SVRGLD(SGMCMC):
     """
 
     name = "svrg_ld"
+    sampler, method = records.SVRGLD, METHOD
 
     def __init__(
         self,
@@ -128,13 +133,11 @@ class SVRGLD(SGMCMC):
         refresh_period: int | None = None,
         **above: Unpack[SharedCore],
     ) -> None:
-        super().__init__(
-            vars, integrator="overdamped", gradient="svrg", refresh_period=refresh_period,
-            steps_per_batch=steps_per_batch, **above,
-        )  # fmt: skip
+        parts = chosen_parts("overdamped", "svrg", refresh_period=refresh_period)
+        set_up(self, vars, parts, steps_per_batch=steps_per_batch, **above)
 
 
-class SGHMC(SGMCMC):
+class SGHMC(ChainStep, shares=SGMCMC):
     r"""Stochastic-gradient Hamiltonian Monte Carlo: underdamped Langevin dynamics.
 
     .. math:: d\theta = r\, dt, \quad
@@ -168,6 +171,7 @@ class SGHMC(SGMCMC):
     """
 
     name = "sghmc"
+    sampler, method = records.SGHMC, METHOD
 
     def __init__(
         self,
@@ -179,12 +183,11 @@ class SGHMC(SGMCMC):
         **above: Unpack[SharedSG],
     ) -> None:
         arguments.choice("integrator", integrator, underdamped())
-        super().__init__(
-            vars, integrator=integrator, friction=friction, resample_every=resample_every, **above
-        )
+        parts = chosen_parts(integrator, friction=friction, resample_every=resample_every)
+        set_up(self, vars, parts, **above)
 
 
-class SGNHT(SGMCMC):
+class SGNHT(ChainStep, shares=SGMCMC):
     r"""Stochastic-gradient Nose-Hoover thermostat.
 
     .. math:: dr = (\hat g(\theta) - \zeta r)\, dt + \sqrt{2 \gamma T}\, dW, \quad
@@ -205,6 +208,7 @@ class SGNHT(SGMCMC):
     """
 
     name = "sgnht"
+    sampler, method = records.SGNHT, METHOD
 
     def __init__(
         self,
@@ -213,10 +217,10 @@ class SGNHT(SGMCMC):
         friction: float | None = None,
         **above: Unpack[SharedSG],
     ) -> None:
-        super().__init__(vars, integrator="thermostat", friction=friction, **above)
+        set_up(self, vars, chosen_parts("thermostat", friction=friction), **above)
 
 
-class ClusteredSGHMC(SGMCMC):
+class ClusteredSGHMC(ChainStep, shares=SGMCMC):
     r"""Stochastic-gradient Hamiltonian Monte Carlo on batches that hold rows of each cluster.
 
     Rows are clustered by k-means once, over their standardised columns, outcomes included, and
@@ -243,6 +247,7 @@ class ClusteredSGHMC(SGMCMC):
     """
 
     name = "clustered_sghmc"
+    sampler, method = records.CLUSTERED_SGHMC, METHOD
 
     def __init__(
         self,
@@ -254,13 +259,13 @@ class ClusteredSGHMC(SGMCMC):
         **above: Unpack[SharedSG],
     ) -> None:
         arguments.choice("integrator", integrator, underdamped())
-        super().__init__(
-            vars, integrator=integrator, batches="clustered", friction=friction,
-            n_clusters=n_clusters, **above,
-        )  # fmt: skip
+        parts = chosen_parts(
+            integrator, batches="clustered", friction=friction, n_clusters=n_clusters
+        )
+        set_up(self, vars, parts, **above)
 
 
-class EWSG(SGMCMC):
+class EWSG(ChainStep, shares=SGMCMC):
     r"""Langevin dynamics on exponentially weighted stochastic gradients.
 
     At each step the batch B is not drawn uniformly but with probability
@@ -302,6 +307,7 @@ class EWSG(SGMCMC):
     """
 
     name = "ewsg"
+    sampler, method = records.EWSG, METHOD
 
     def __init__(
         self,
@@ -315,8 +321,8 @@ class EWSG(SGMCMC):
         **above: Unpack[SharedCore],
     ) -> None:
         self.dynamics = arguments.choice("dynamics", dynamics, tuple(_DYNAMICS))
-        super().__init__(
-            vars, integrator=_DYNAMICS[self.dynamics], gradient="ewsg", friction=friction,
-            index_chain=index_chain, expected=expected,
-            control_variate_order=control_variate_order, **above,
+        parts = chosen_parts(
+            _DYNAMICS[self.dynamics], "ewsg", friction=friction, index_chain=index_chain,
+            expected=expected,
         )  # fmt: skip
+        set_up(self, vars, parts, control_variate_order=control_variate_order, **above)

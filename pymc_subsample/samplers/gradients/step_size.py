@@ -1,6 +1,7 @@
 """How large the integration steps of a stochastic-gradient sampler are, and what they will cost."""
 
 import logging
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ from pymc_subsample.compiled.blas import one_thread
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.expansion.curvature import MAX_DENSE
-from pymc_subsample.expansion.factors import deviations, scaled
+from pymc_subsample.expansion.factors import Kind, deviations, kind, scaled
 from pymc_subsample.expansion.quadratic import Quadratic
 from pymc_subsample.samplers.gradients import estimate as gradients
 from pymc_subsample.samplers.gradients.stationary import (
@@ -42,8 +43,33 @@ _TINY = 0.1
 _MANY_PASSES = 10
 
 
+@dataclass(frozen=True)
+class Steps:
+    """The integration steps of a sampler, and what they were chosen by."""
+
+    size: float  # The automatic one.
+    hold: int  # How many a batch serves.
+    # Of the posterior at the reference, in the metric made of it, shape (a,), or in any other,
+    # shape (a, a) or (a,); see `checks.Dynamics`.
+    curvature: np.ndarray | None = None
+    precision: np.ndarray | None = None
+
+
+def batches(step: "SGMCMC") -> gradients.Batches:
+    """Say how batches are drawn."""
+    return gradients.Batches(
+        step.permutation, step.parts.sampling, step.batch_size, step.active, step.metric_factor
+    )
+
+
+def own_metric(step: "SGMCMC", square: np.ndarray) -> np.ndarray | None:
+    """Root of what multiplies the step size, given mean squares of the gradient, (a,)."""
+    own = step.parts.dynamics.own_metric
+    return None if own is None else own(step.parts.floor, step.n_rows, square)
+
+
 @one_thread
-def find_step_size(step: "SGMCMC") -> None:
+def find_step_size(step: "SGMCMC") -> Steps:
     """Choose a step size where it is automatic, and say what the chain will cost.
 
     By the posterior's curvature and the gradients' noise at the reference.
@@ -54,43 +80,43 @@ def find_step_size(step: "SGMCMC") -> None:
     rows += f"{step.batch_size:,} rows ({share:.2%})"
     if prepared is None:
         _log.info(rows)
-        return
-    curvature, noise = _spectrum(step, prepared)
-    chosen = choose_step_size(integrator, step.friction, curvature, noise)
+        return step.steps
+    friction = step.parts.friction
+    curvature, noise, found = _spectrum(step, prepared)
+    chosen = choose_step_size(integrator, friction, curvature, noise)
     if step.schedule.automatic:
-        step.automatic_step_size = step._chosen_step_size = chosen
-    h = float(step.schedule.sizes(np.zeros(1), step.automatic_step_size)[0])
+        found = replace(found, size=chosen)
+    h = float(step.schedule.sizes(np.zeros(1), found.size)[0])
     if not h or not step.temperature:
         _log.info(f"{rows}; step size {h:.2g}")
-        return
+        return found
 
     def predicted(held: int) -> float:
         """Error of standard deviations where the noise of `held` steps is the same."""
-        position, _ = variances(integrator, h, step.friction, 1.0, curvature, held * noise)
+        position, _ = variances(integrator, h, friction, 1.0, curvature, held * noise)
         return float(np.abs(sd_error(position, 1.0, curvature)).max())
 
     if step.steps_per_batch is None and not step.parts.index_chain:
         most = predicted(1) + _HELD_ERROR
-        step.hold = step._chosen_hold = max(
-            held for held in _HOLDS if held == 1 or predicted(held) <= most
-        )
-    error = predicted(step.hold)
+        hold = max(held for held in _HOLDS if held == 1 or predicted(held) <= most)
+        found = replace(found, hold=hold)
+    error = predicted(found.hold)
     if not error < np.inf:
         _log.warning(
             f"{name}: at step_size {h:.2g} the dynamics are unstable around the reference. Use "
             'a smaller one, or step_size="auto".'
         )
-        return
-    steps = autocorrelation_time(integrator, h, step.friction, curvature)
-    served = min(step.hold, step.transitions_per_draw)
+        return found
+    steps = autocorrelation_time(integrator, h, friction, curvature)
+    served = min(found.hold, step.transitions_per_draw)
     _log.info(
         f"{rows}{f' for {served} steps each' if served > 1 else ''}; step size {h:.2g}; "
         f"predicted error of standard deviations {amount(100 * error)}%, {amount(steps)} steps "
         "per effective draw"
     )
     if step.schedule.automatic:
-        quiet = choose_step_size(integrator, step.friction, curvature, np.zeros_like(noise))
-        best = autocorrelation_time(integrator, quiet, step.friction, curvature)
+        quiet = choose_step_size(integrator, friction, curvature, np.zeros_like(noise))
+        best = autocorrelation_time(integrator, quiet, friction, curvature)
         _warn_if_slow(step, h, steps, best)
     elif steps > _slow(step) and h < _TINY * chosen:
         _log.warning(
@@ -98,6 +124,7 @@ def find_step_size(step: "SGMCMC") -> None:
             f'draw takes {steps:,.0f} steps. Use a larger one, or step_size="auto", which is '
             f"{chosen:.2g} here."
         )
+    return found
 
 
 def _slow(step: "SGMCMC") -> int:
@@ -125,8 +152,11 @@ def _warn_if_slow(step: "SGMCMC", h: float, steps: float, best: float) -> None:
         )
 
 
-def _spectrum(step: "SGMCMC", prepared: Preparation) -> tuple[np.ndarray, np.ndarray]:
-    """Curvature of the posterior and noise of the gradients, in units of the metric."""
+def _spectrum(step: "SGMCMC", prepared: Preparation) -> tuple[np.ndarray, np.ndarray, Steps]:
+    """Curvature of the posterior and noise of the gradients, in units of the metric.
+
+    And the steps so far, with what is known of the posterior.
+    """
     reference, active = prepared.reference, step.active
     size = len(active)
     z = step.rng.standard_normal((_POINTS, size))
@@ -134,20 +164,22 @@ def _spectrum(step: "SGMCMC", prepared: Preparation) -> tuple[np.ndarray, np.nda
     thetas[:, active] += scaled(prepared.factor, z)
     forces = np.empty((_POINTS, _BATCHES, size))
     for theta, out in zip(thetas, forces, strict=True):
-        _forces(address_of(step.row_rng), step._compiled, step._sums(), step._batches(), theta, out)
+        _forces(address_of(step.row_rng), step.compiled, step.sums(), batches(step), theta, out)
     centred = forces - forces.mean(axis=1, keepdims=True)
     freedom = _POINTS * (_BATCHES - 1)
     noise = np.sum(centred**2, axis=(0, 1)) / freedom
     if size <= MAX_DENSE:
         noise = np.einsum("pbi,pbj->ij", centred, centred) / freedom
-    scale = step._own_metric(np.mean(forces**2, axis=(0, 1)))
+    scale = own_metric(step, np.mean(forces**2, axis=(0, 1)))
     if step.metric == "curvature":
-        curvature = step._curvature = _whitened_curvature(step, prepared)
+        curvature = _whitened_curvature(step, prepared)
+        found = replace(step.steps, curvature=curvature)
     else:
-        curvature = step._precision = posterior_precision(step, prepared, scale)
+        curvature = posterior_precision(step, prepared, scale)
+        found = replace(step.steps, precision=curvature)
     if scale is not None:
         curvature, noise = rescaled(curvature, scale), rescaled(noise, scale)
-    return spectrum(curvature, noise)[:2]
+    return *spectrum(curvature, noise)[:2], found
 
 
 def posterior_precision(
@@ -172,7 +204,7 @@ def posterior_precision(
 def _whitened_curvature(step: "SGMCMC", prepared: Preparation) -> np.ndarray:
     """Curvature in units of the metric: one, but for the largest where that is diagonal."""
     curvature = np.ones(len(step.active))
-    if len(prepared.factor) == 1 and len(step.active) > 1:
+    if kind(prepared.factor) is Kind.DIAGONAL:
         quadratic = Quadratic(step.expansion, prepared.reference)
         curvature[0] = quadratic.largest_curvature(step.active, prepared.factor[0], step.rng)
     return curvature

@@ -1,6 +1,7 @@
 """Whether an HMC-ECS chain can be trusted: the checks behind its warnings."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -66,6 +67,7 @@ EXCESS_BOUND = 0.05
 NOISE = Rule(
     "loglik_variance", "variance of the estimate", VARIANCE_BOUND, _MORE,
     besides=f"Above {2 * VARIANCE_BOUND:g} in more than {EXCESS_BOUND:.0%} of the draws.",
+    mean_of="loglik_variance", seldom=(2 * VARIANCE_BOUND, EXCESS_BOUND),
 )  # fmt: skip
 REFRESH = Rule(
     "subset_accepted",
@@ -73,6 +75,7 @@ REFRESH = Rule(
     0.5,
     f"{_LARGER} or n_blocks.",
     at_least=True,
+    mean_of="subset_accepted",
 )
 PERTURBATION = Rule(
     "perturbation", "perturbation of the posterior, over what is tolerable", 1.0, f"{_MORE} {ELSE}"
@@ -82,7 +85,10 @@ PERTURBATION = Rule(
 def dynamics_rules(step: str) -> tuple[Rule, Rule, Rule]:
     """Return what trajectories must keep to: divergences, what these may hide, acceptance."""
     calmer = f"Give {step}(target_accept=0.95), then 0.99, or increase tune."
-    acceptance = Rule("acceptance_rate", "accepted moves", 0.3, "Increase tune.", "warn", True)
+    acceptance = Rule(
+        "acceptance_rate", "accepted moves", 0.3, "Increase tune.", "warn", at_least=True,
+        mean_of="acceptance_rate",
+    )  # fmt: skip
     return *divergence_rules("divergences", calmer), acceptance
 
 
@@ -121,53 +127,57 @@ _PREDICTED = 2.0
 _AMPLE = 2.0
 
 
-def check_hmc(
-    record: ChainRecord,
-    *,
-    expansion: Expansion,
-    reference: Reference,
-    active: np.ndarray,
-    predicted: ResidualMoments,
-    factor: np.ndarray,
-    subsample_size: int,
-    always: np.ndarray,
-    n_blocks: int,
-    temperature: float,
-    given_reference: bool,
-    tune: int,
-    began: str = "",
-    kind: int = PERTURBED,
-    confined: np.ndarray | None = None,
-    positive: Callable[[np.ndarray], np.ndarray] | None = None,
-) -> list[Check]:
+@dataclass(frozen=True, kw_only=True)
+class Estimates:
+    """How a chain estimated the log-likelihood."""
+
+    expansion: Expansion
+    reference: Reference
+    active: np.ndarray  # Elements of theta that move, shape (a,).
+    # Residual moments over all rows within the covariance whose factor is `factor`.
+    predicted: ResidualMoments
+    factor: np.ndarray
+    subsample_size: int
+    always: np.ndarray  # Rows that every estimate reads.
+    n_blocks: int
+    temperature: float
+    given_reference: bool  # Whether the user chose it.
+    tune: int
+    began: str = ""  # Where the chain started.
+    kind: int = PERTURBED
+    # Factor of the ellipsoid outside which the chain cannot go.
+    confined: np.ndarray | None = None
+    # Returns, for draws theta, shape (k, d), those variables that theta holds the logarithms of,
+    # shape (k, l): of their standard deviations a few draws far out make most.
+    positive: Callable[[np.ndarray], np.ndarray] | None = None
+
+
+def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
     """Check one HMC-ECS chain; causes stand before their effects.
 
-    `predicted` are residual moments over all rows within the covariance whose factor is `factor`,
-    `confined` is that of the ellipsoid outside which the chain cannot go. `positive` returns, for
-    draws theta, shape (k, d), those variables that theta holds the logarithms of, shape (k, l): of
-    their standard deviations a few draws far out make most. A distant reference is
-    reported where the user chose it, also if the other checks pass; one that was found, and a chain
-    without tuning, only together with them.
+    A distant reference is reported where the user chose it, also if the other checks pass; one that
+    was found, and a chain without tuning, only together with them.
     """
     record.fold()
-    n, size, signed = record.done, len(active), kind == BLOCK_POISSON
+    expansion, reference, active, m = by.expansion, by.reference, by.active, by.subsample_size
+    n, size, signed = record.done, len(active), by.kind == BLOCK_POISSON
     thetas, noise, shares = record.weighted()
     z = record.standardise(thetas, active)
-    if positive is not None:
-        z = np.hstack([z, with_known_sd(standardised(positive(thetas), shares), shares)])
+    if by.positive is not None:
+        z = np.hstack([z, with_known_sd(standardised(by.positive(thetas), shares), shares)])
 
     def look(errors: DrawErrors) -> tuple[float, Perturbation]:
         if signed:
-            products = subsample_size / MINIBATCH
+            products = m / MINIBATCH
             return errors.average(partial(_noise_of_products, products)), Perturbation(0, 0, 0, 0)
         return errors.average(_noise), perturbation(errors.weights(), shares, z)
 
-    found = errors_by_few(expansion, reference, thetas, shares, subsample_size, temperature, always)
+    found = errors_by_few(expansion, reference, thetas, shares, m, by.temperature, by.always)
     variance, off = look(found)
     if expansion.n_rows > FEW:
-        far = whiten(factor, (np.array(record.kept) - reference.theta)[:, active].T)
-        noisy = np.max(predicted.variance(subsample_size, temperature))
-        biased = 0.0 if signed else np.max(predicted.perturbation(subsample_size, temperature))
+        far = whiten(by.factor, (np.array(record.kept) - reference.theta)[:, active].T)
+        noisy = np.max(by.predicted.variance(m, by.temperature))
+        biased = 0.0 if signed else np.max(by.predicted.perturbation(m, by.temperature))
         clear = (
             variance < VARIANCE_BOUND / 2
             and excess(off.seen_shift, off.seen_stretch) < 0.5
@@ -176,13 +186,13 @@ def check_hmc(
             and np.max(np.mean(far**2, axis=1)) < _PREDICTED
         )
         found = errors_by_all(
-            expansion, reference, thetas, shares, noise, z, subsample_size, temperature, always,
+            expansion, reference, thetas, shares, noise, z, m, by.temperature, by.always,
             sampled=0 if clear else SAMPLED,
         )  # fmt: skip
         variance, off = look(found)
     largest = expansion.n_rows // MINIBATCH * MINIBATCH if signed else expansion.n_rows
-    more_rows = subsample_size < largest
-    left = partial(remedies, subsample_size, largest, expansion.raisable, given_reference)
+    more_rows = m < largest
+    left = partial(remedies, m, largest, expansion.raisable, by.given_reference)
     off_by = excess(off.shift, off.stretch)
     look_at = "look for outlying rows and small groups"
     doubtful = record.negative > 0 if signed else not off_by <= 1
@@ -194,11 +204,11 @@ def check_hmc(
     advice = left(float(np.max(times)))
     checks = [
         _noise_check(noisy, often, sentence(advice)),
-        _refresh_check(record, more_rows, n_blocks < subsample_size),
+        _refresh_check(record, more_rows, by.n_blocks < m),
         *(
             [
                 *_sign_checks(record, more_rows, exact),
-                _confined_check(record, reference, active, confined),
+                _confined_check(record, reference, active, by.confined),
             ]
             if signed
             else [
@@ -211,11 +221,11 @@ def check_hmc(
         ),
     ]
     if n > 2 * size:
-        harmless = not given_reference and all(check.passed for check in checks)
-        checks.insert(0, _distance_check(record, reference, active, harmless, given_reference))
+        harmless = not by.given_reference and all(check.passed for check in checks)
+        checks.insert(0, _distance_check(record, reference, active, harmless, by.given_reference))
     checks += check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE))
-    tuning = check_tuning(tune, all(check.passed for check in checks), began)
-    return [tuning, *checks, check_temperature(temperature)]
+    tuning = check_tuning(by.tune, all(check.passed for check in checks), by.began)
+    return [tuning, *checks, check_temperature(by.temperature)]
 
 
 def _noise(errors: EstimateErrors) -> np.ndarray:

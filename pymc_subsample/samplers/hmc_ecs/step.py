@@ -1,69 +1,90 @@
 """HMC with energy-conserving subsampling as a PyMC step method."""
 
+import logging
 from collections.abc import Sequence
-from dataclasses import field
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import numpy as np
-from pymc.blocking import PointType
-from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain import arguments
-from pymc_subsample.chain.declarations import ReferredState, Statistics, statistics
-from pymc_subsample.chain.ellipsoid import radius
+from pymc_subsample.chain import arguments, finding
+from pymc_subsample.chain.beside import Beside, beside_all_rows
+from pymc_subsample.chain.connection import attach
+from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.signatures import SharedContinuous
-from pymc_subsample.chain.sizing import Choice, check_blocks, choose
-from pymc_subsample.chain.tuning import Tuning, TuningState
-from pymc_subsample.compiled.functions import address_of
-from pymc_subsample.diagnostics.checks import Check
-from pymc_subsample.diagnostics.record import ChainRecord, without_crossings
-from pymc_subsample.expansion.estimators import ResidualMoments
-from pymc_subsample.expansion.reference import Reference
-from pymc_subsample.kernels.dynamics import Moves, trajectory, tree
-from pymc_subsample.kernels.estimates import (
-    BLOCK_POISSON,
-    FUNCTIONS,
-    PERTURBED,
-    PRODUCT_FUNCTIONS,
-    Estimate,
+from pymc_subsample.chain.sizing import Choice, check_blocks, choose, predicted_variance
+from pymc_subsample.chain.tuning import Tuning
+from pymc_subsample.diagnostics.checks import amount, remedies, sentence
+from pymc_subsample.diagnostics.record import ChainRecord
+from pymc_subsample.expansion.estimators import (
+    FEWEST_BLOCKS,
+    MOST_BLOCKS,
+    VARIANCE_BOUND,
+    ResidualMoments,
 )
+from pymc_subsample.expansion.reference import Reference
+from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
-from pymc_subsample.samplers.hmc_ecs.adaptation import AdaptiveSubsample, Pace
-from pymc_subsample.samplers.hmc_ecs.checks import RULES, check_hmc
-from pymc_subsample.samplers.hmc_ecs.kernel import INFO, transitions
-from pymc_subsample.samplers.hmc_ecs.kernel import Subsample as Drawn
-from pymc_subsample.samplers.hmc_ecs.remarks import report
-from pymc_subsample.samplers.hmc_ecs.subsample import ESTIMATORS, Subsample, SubsampleState
+from pymc_subsample.model import TallModelError
+from pymc_subsample.samplers.hmc_ecs.adaptation import Pace, also
+from pymc_subsample.samplers.hmc_ecs.chain import DYNAMICS, METHOD
+from pymc_subsample.samplers.hmc_ecs.kernel import transitions
+from pymc_subsample.samplers.hmc_ecs.sampler import HMCECS as SAMPLER
+from pymc_subsample.samplers.hmc_ecs.subsample import ESTIMATORS, Subsample
 
-# Of a trajectory; lengths are jittered by 20%.
-_MOST_STEPS = 1024
+_log = logging.getLogger("pymc.subsample")
+
+# Doublings of a trajectory at most.
 _DEEPEST = 20
-_DYNAMICS = {"hmc": trajectory, "nuts": tree}
 # Of a period of a normal posterior.
 _QUARTER = np.pi / 2
 
 
-@dataclass_state
-class HMCECSState(ReferredState):
-    """Everything the next draw depends on. The rows themselves are taken anew from the data."""
+def _report(step: "HMCECS") -> None:
+    """Log what the set-up chose, and warn of what it could not achieve."""
+    m, n = step.subsample_size, step.n_rows
+    variance = predicted_variance(step.kind, step.moments, m, step.temperature)
+    path = "linear predictors" if step.expansion.linear else "general path"
+    if (limited := step.expansion.limited) is not None:
+        path += f", control variates of order {step.control_variate_order}: {limited}"
+    blocks = "1 block" if step.n_blocks == 1 else f"{step.n_blocks} blocks"
+    may_change = step.given["subsample_size"] is None and not step.given["reference"]
+    told = step.exact or _log.isEnabledFor(logging.INFO)
+    beside = beside_all_rows(step) if told else Beside()
+    if step.exact and beside.use:
+        raise TallModelError(
+            f"No subsample of the {n:,} rows of {', '.join(map(repr, step.observed))} is large "
+            f"enough: what their expansions leave takes all of them{beside.said}."
+        )
+    subsample = (
+        f"subsample of {'about ' * (step.kind == BLOCK_POISSON)}{m:,} rows "
+        f"({m / n:.2%}) in {blocks}{also(step)}{' to start with' if may_change else ''}; "
+        f"predicted variance of the log-likelihood estimate {amount(variance)}"
+    )
+    if step.exact:
+        why = f" ({found.why})" if isinstance(found := step.home, Choice) and found.why else ""
+        subsample = f"no subsample is large enough{why}: all rows are read, without approximation"
+    _log.info(
+        f"HMCECS: {n:,} rows of {', '.join(step.observed)} ({path}); {subsample}{beside.said}"
+    )
+    few = min(FEWEST_BLOCKS, m // MINIBATCH if step.kind == BLOCK_POISSON else m)
+    if step.given["n_blocks"] is None and step.n_blocks < few:
+        near = min(round(m / 10), n // 10) * 10
+        _log.info(
+            f"HMCECS: subsample_size={m} has no divisor from {FEWEST_BLOCKS} to {MOST_BLOCKS}, "
+            f"so {m // step.n_blocks} rows are refreshed at once, which is accepted less "
+            f"often. subsample_size={near} divides well."
+        )
+    warn_of_modes(step)
+    if not variance <= VARIANCE_BOUND:
+        _log.warning(
+            f"HMCECS: the log-likelihood estimate is predicted to be too noisy, with a "
+            f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). "
+            + sentence(remedies(m, step.largest, step.expansion.raisable, step.given["reference"]))
+        )
 
-    row_rng: np.random.Generator
-    moments: ResidualMoments
-    subsample_size: int
-    n_blocks: int
-    subsample: SubsampleState
-    tuning: TuningState
-    record: ChainRecord
-    estimator: str = field(metadata={"frozen": True})
-    kernel: str = field(metadata={"frozen": True})
-    max_treedepth: int = field(metadata={"frozen": True})
-    control_variate_order: int = field(metadata={"frozen": True})
-    target_accept: float = field(metadata={"frozen": True})
-    path_length: float = field(metadata={"frozen": True})
-    given: dict[str, Any] = field(metadata={"frozen": True})
 
-
-class HMCECS(AdaptiveSubsample):
+class HMCECS(ChainStep):
     r"""Hamiltonian Monte Carlo with energy-conserving subsampling.
 
     Each iteration refreshes one block of a subsample of rows by a pseudo-marginal step and then
@@ -181,19 +202,18 @@ class HMCECS(AdaptiveSubsample):
     """
 
     name = "hmc_ecs"
-    _state_class = HMCECSState
-    rules = RULES
+    sampler, method = SAMPLER, METHOD
     reference: Reference
     control_variate_order: int
-    _shown = ("divergences", "step_size", "data_share")
-    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
-        RULES,
-        (
-            "acceptance_rate", "accepted", "data_share", "energy", "energy_error",
-            "loglik_variance", "model_logp", "step_size", "subset_accepted", "tree_depth",
-        ),
-        n_steps=np.int64, sign=np.int64, subsample_size=np.int64, diverging=bool, divergences=int,
-    )  # fmt: skip
+    tuning: Tuning
+    record: ChainRecord
+    moments: ResidualMoments
+    subsample: Subsample
+    subsample_size: int
+    n_blocks: int
+    step_size: float
+    pace: Pace
+    given: dict[str, Any]  # What the user chose.
 
     def __init__(
         self,
@@ -212,7 +232,7 @@ class HMCECS(AdaptiveSubsample):
         **above: Unpack[SharedContinuous],
     ) -> None:
         self.estimator = arguments.choice("estimator", estimator, tuple(ESTIMATORS))
-        kernel = arguments.choice("kernel", kernel, ("auto", *_DYNAMICS))
+        kernel = arguments.choice("kernel", kernel, ("auto", *DYNAMICS))
         self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
         order = arguments.order(control_variate_order, "HMCECS", plain=False)
         self.target_accept = arguments.between("target_accept", target_accept, 0.0, 1.0)
@@ -222,136 +242,60 @@ class HMCECS(AdaptiveSubsample):
         self.transitions_per_draw = arguments.transitions(transitions_per_draw)
         m = arguments.count("subsample_size", subsample_size, auto=True, smallest=2)
         blocks = arguments.count("n_blocks", n_blocks, m, "rows of the subsample", auto=True)
-        check_blocks(self._kind, m, blocks)
+        check_blocks(self.kind, m, blocks)
         super().__init__(vars, **above)
-        self._attach(order)
+        attach(self, order)
         self.control_variate_order = self.expansion.order
         if kernel == "auto":
             curved = self.expansion.effects is not None and path_length is None
             kernel = "nuts" if curved else "hmc"
         self.kernel = kernel
-        transitions(self._kind, _DYNAMICS[kernel])  # compiled once, before chains begin
+        transitions(self.kind, DYNAMICS[kernel])  # compiled once, before chains begin
         arguments.count("subsample_size", m or 1, self.n_rows)
         arguments.count("n_blocks", blocks or 1, self.n_rows)
         self.given = {
-            "reference": self._given_reference is not None,
+            "reference": self.given_reference is not None,
             "subsample_size": m,
             "n_blocks": blocks,
         }
-        found = self._found(temperature=self.temperature, kind=self._kind)
+        found = finding.find(self, temperature=self.temperature, kind=self.kind)
         self.prepared = choose(*found, m, blocks)
         self.row_rng = self.rng.spawn(1)[0]
-        self._begin(tune=0, draws=0)
-        report(self)
+        self.begin(tune=0, draws=0)
+        _report(self)
 
     @property
-    def _functions(self) -> tuple[str, ...]:  # type: ignore[override]
-        return PRODUCT_FUNCTIONS if self._kind == BLOCK_POISSON else FUNCTIONS
+    def kind(self) -> int:
+        """The estimator, by its number."""
+        return ESTIMATORS[self.estimator]
 
-    def _forget(self) -> None:
-        self.subsample.rows = self.subsample.exact = None
+    @property
+    def largest(self) -> int:
+        """The largest subsample that there is."""
+        n = self.n_rows - len(self.subsample.always)
+        return n // MINIBATCH * MINIBATCH if self.kind == BLOCK_POISSON else n
 
-    # Chains
+    @property
+    def exact(self) -> bool:
+        """Whether all rows are read; see `sizing.all_rows`."""
+        return len(self.subsample.always) == self.n_rows - 1
 
-    def _begin(self, tune: int, draws: int) -> None:
-        prepared = self._home
-        assert isinstance(prepared, Choice)
-        super()._begin(tune, draws)
-        self.moments = prepared.moments
-        self.subsample_size = prepared.subsample_size
-        self.n_blocks = prepared.n_blocks
-        self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, prepared.always)
-        self.tuning = Tuning(
-            tune, self.active, self.expansion.theta_size, prepared.factor, self.target_accept
-        )
-        self.record = ChainRecord(draws=draws, size=self.tall.size)
-        self._pace = Pace()
+    @property
+    def rows_read(self) -> int:
+        """Rows that an estimate reads."""
+        return self.n_rows if self.exact else self.subsample_size + len(self.subsample.always)
 
-    def _entered(self, point: PointType) -> np.ndarray:
-        theta = self._theta(point)
-        confined = self._kind == BLOCK_POISSON
-        inside, most = confined or self.tuning.done > 0, np.inf
-        if confined:
-            most = radius(len(self.active))
-        self._start(theta, point, self.tuning.factor, inside, most)
-        if not len(self.subsample.index):
-            self.subsample.draw(self.row_rng, self.n_rows)
-        if self.subsample.rows is None:
-            self.subsample.pack(self.expansion, self.reference.center)
-        return theta
+    @property
+    def share(self) -> float:
+        """Share of the rows that an estimate reads."""
+        return self.rows_read / self.n_rows
 
-    def _transitions(
-        self, theta: np.ndarray, size: int
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        sample, reference = self.subsample, self.reference
-        thetas, infos = np.empty((size, len(theta))), np.empty((size, len(INFO)))
-        thetas[0], refreshes = theta, size * self.transitions_per_draw
-        fresh = sample.propose(self.row_rng, self.expansion, refreshes)
-        self.step_size = float(self.tuning.step.current(self.tune))
-        extent = float(min(self.path_length, _MOST_STEPS / 1.2 * self.step_size))
-        rows = MINIBATCH if self._kind == BLOCK_POISSON else sample.size
-        others = self.n_rows - len(sample.always)
-        transitions(self._kind, _DYNAMICS[self.kernel])(
-            address_of(self.rng), self._compiled, reference.sums(self.control_variate_order),
-            Estimate(
-                others / (rows * self.temperature), self._setting(), float(sample.products),
-                reference.theta, radius(len(self.active)), sample.exact, 1.0 / self.temperature,
-            ),
-            Moves(
-                self.active, self.tuning.factor, self.step_size,
-                float(self.max_treedepth) if self.kernel == "nuts" else extent,
-            ),
-            Drawn(sample.index, sample.rows, sample.counts, sample.group),
-            fresh, thetas, infos,
-        )  # fmt: skip
-        sample.group = (sample.group + refreshes) % sample.n_groups
-        return thetas, without_crossings(dict(zip(INFO, infos.T, strict=True)))
+    @property
+    def may_cover(self) -> bool:
+        """Whether tuning may take more rows for draws in the tails."""
+        return self.kind == PERTURBED and not self.given["reference"]
 
-    def _setting(self) -> float:
-        """How much of half its variance an estimate is less, or the a of the block-Poisson one."""
-        if self._kind == PERTURBED:
-            return 1.0
-        return float(np.mean(self.moments.total)) / self.temperature - self.subsample.products
-
-    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
-        rows = (infos["rows_moved"] + infos["rows_refreshed"]).astype(int)
-        return {
-            "divergences": self._divergences(infos["diverging"]),
-            "model_logp": infos["log_posterior"] - infos["volume"],  # of the model's variables
-            "n_evaluations": 2 * rows,
-            "step_size": self.step_size,
-            "subsample_size": self._rows_read,
-            "data_share": self._share,
-        }
-
-    # After tuning
-
-    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
-        self.record.add(thetas, infos)
-
-    def _check(self) -> list[Check]:
-        return check_hmc(
-            self.record,
-            expansion=self.expansion,
-            reference=self.reference,
-            active=self.active,
-            predicted=self.moments,
-            factor=self._home.factor,
-            subsample_size=self.subsample_size,
-            always=self.subsample.always,
-            n_blocks=self.n_blocks,
-            temperature=self.temperature,
-            given_reference=bool(self.given["reference"]),
-            tune=self.tuning.total,
-            began=self.began,
-            kind=self._kind,
-            confined=self.tuning.factor if self._kind == BLOCK_POISSON else None,
-            positive=self._positive,
-        )
-
-    def _positive(self, thetas: np.ndarray) -> np.ndarray:
-        """Return variables of which theta, shape (k, d), holds logarithms, shape (k, l)."""
-        values, _ = self.expansion.written(thetas)
-        logs = self._places([v.name for v in self.vars if v.name.endswith("_log__")])
-        with np.errstate(over="ignore"):
-            return np.exp(values[:, logs])
+    @property
+    def may_resize(self) -> bool:
+        """Whether tuning may change the number of rows."""
+        return self.may_cover and self.given["subsample_size"] is None

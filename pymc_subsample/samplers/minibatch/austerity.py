@@ -2,21 +2,54 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from pymc_subsample.chain import arguments
+from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.samplers.minibatch.decision_errors import AcceptanceErrors
 from pymc_subsample.samplers.minibatch.decisions import austerity
 from pymc_subsample.samplers.minibatch.evidence import DECIDE
-from pymc_subsample.samplers.minibatch.step import MinibatchMH, SharedMH
+from pymc_subsample.samplers.minibatch.sampler import AUSTERITY_MH
+from pymc_subsample.samplers.minibatch.step import METHOD, Decision, SharedMH, set_up
 
 _log = logging.getLogger("pymc.subsample")
 
 
-class AusterityMH(MinibatchMH):
+def _level(step: Any) -> float:
+    return arguments.level("epsilon", step.epsilon, step.record.done)
+
+
+def _settings(step: Any) -> np.ndarray:
+    return np.array(austerity.Settings(step.batch_size, _level(step)))
+
+
+def _cause(step: Any) -> str:
+    return "The t-test cannot decide on fewer: the rows' log-ratios vary too much."
+
+
+def _remedies(step: Any) -> list[str]:
+    return [f"decrease epsilon (now {_level(step):g})", "increase batch_size"]
+
+
+def _conclude(step: Any, errors: AcceptanceErrors) -> None:
+    """Log the bound of Theorem 1 with what the pilot and the chain show."""
+    slowest = step.record.autocorrelation(step.active) ** (1 / step.transitions_per_draw)
+    if not len(errors.error):
+        return
+    bound = min(1.0, errors.limit / max(1 - slowest, 1e-12))
+    _log.info(
+        f"AusterityMH: on {len(errors.error) // 2} proposals of this chain the acceptance "
+        f"probability was off by at most {errors.limit:.2g}, three standard errors of a "
+        f"simulation included; with "
+        f"the slowest autocorrelation, {slowest:.3g} per transition, as the chain's "
+        f"contraction, the total variation distance to the posterior is at most {bound:.2g}."
+    )
+
+
+class AusterityMH(ChainStep, shares=set_up):
     r"""Metropolis-Hastings decided by a sequential t-test on a growing batch.
 
     Whether the log posterior ratio exceeds log u is tested at level epsilon after every batch;
@@ -52,8 +85,17 @@ class AusterityMH(MinibatchMH):
     """
 
     name = "austerity_mh"
-    _test = Compiled(austerity.decide, DECIDE, None)
-    _default_batch = 500
+    sampler, method = AUSTERITY_MH, METHOD
+    decision = Decision(
+        test=Compiled(austerity.decide, DECIDE, None),
+        settings=_settings,
+        cause=_cause,
+        remedies=_remedies,
+        batch_size=500,
+        exact=lambda step: _level(step) == 0,
+        changes=lambda step: callable(step.epsilon),
+        conclude=_conclude,
+    )
 
     def __init__(
         self,
@@ -63,39 +105,4 @@ class AusterityMH(MinibatchMH):
         **above: Unpack[SharedMH],
     ) -> None:
         self.epsilon = arguments.test_level("epsilon", epsilon)
-        super().__init__(vars, **above)
-
-    def _level(self, draw: int) -> float:
-        return arguments.level("epsilon", self.epsilon, draw)
-
-    @property
-    def _exact(self) -> bool:
-        return self._level(self.record.done) == 0
-
-    @property
-    def _steady(self) -> bool:  # type: ignore[override]
-        return super()._steady and not callable(self.epsilon)
-
-    def _cause(self) -> str:
-        return "The t-test cannot decide on fewer: the rows' log-ratios vary too much."
-
-    def _remedies(self) -> list[str]:
-        level = self._level(self.record.done)
-        return [f"decrease epsilon (now {level:g})", "increase batch_size"]
-
-    def _conclude(self, errors: AcceptanceErrors) -> None:
-        """Log the bound of Theorem 1 with what the pilot and the chain show."""
-        slowest = self.record.autocorrelation(self.active) ** (1 / self.transitions_per_draw)
-        if not len(errors.error):
-            return
-        bound = min(1.0, errors.limit / max(1 - slowest, 1e-12))
-        _log.info(
-            f"AusterityMH: on {len(errors.error) // 2} proposals of this chain the acceptance "
-            f"probability was off by at most {errors.limit:.2g}, three standard errors of a "
-            f"simulation included; with "
-            f"the slowest autocorrelation, {slowest:.3g} per transition, as the chain's "
-            f"contraction, the total variation distance to the posterior is at most {bound:.2g}."
-        )
-
-    def _settings(self) -> np.ndarray:
-        return np.array(austerity.Settings(self.batch_size, self._level(self.record.done)))
+        set_up(self, vars, **above)

@@ -1,20 +1,41 @@
 """Minibatch Barker MH as a PyMC step method."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from pymc_subsample.chain import arguments
+from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.samplers.minibatch.correction import DEFAULT_SIGMA, barker_correction
 from pymc_subsample.samplers.minibatch.decision_errors import barker as barker_test
 from pymc_subsample.samplers.minibatch.decisions import barker
 from pymc_subsample.samplers.minibatch.evidence import DECIDE
-from pymc_subsample.samplers.minibatch.step import MinibatchMH, SharedMH
+from pymc_subsample.samplers.minibatch.moves import Aims
+from pymc_subsample.samplers.minibatch.sampler import MINIBATCH_BARKER_MH
+from pymc_subsample.samplers.minibatch.step import METHOD, Decision, SharedMH, set_up
 
 
-class MinibatchBarkerMH(MinibatchMH):
+def _cause(step: Any) -> str:
+    return (
+        "The variance of the log-ratio, estimated from fewer rows, cannot be brought below "
+        f"sigma^2 = {step.sigma**2:.3g}."
+    )
+
+
+def _remedies(step: Any) -> list[str]:
+    return [f"decrease max_error (now {step.max_error:g})", "increase batch_size"]
+
+
+def _settings(step: Any) -> np.ndarray:
+    numbers = barker.Settings(
+        step.batch_size, step.max_error, step.sigma, step.floor, len(step.table) // 2
+    )
+    return np.concatenate([numbers, step.table])
+
+
+class MinibatchBarkerMH(ChainStep, shares=set_up):
     r"""Metropolis-Hastings with Barker's acceptance function, decided on a minibatch.
 
     A proposal is accepted with probability :math:`1 / (1 + e^{-\Delta})`, Delta the log posterior
@@ -43,10 +64,16 @@ class MinibatchBarkerMH(MinibatchMH):
     """
 
     name = "minibatch_barker_mh"
-    _test = Compiled(barker.decide, DECIDE, None)
-    _error = "clt_error"
-    _targets: ClassVar[tuple[float, float, float]] = (0.27, 0.158, 0.4)
-    _scale: ClassVar[float] = 2.46
+    sampler, method = MINIBATCH_BARKER_MH, METHOD
+    decision = Decision(
+        test=Compiled(barker.decide, DECIDE, None),
+        settings=_settings,
+        cause=_cause,
+        remedies=_remedies,
+        error="clt_error",
+        aims=Aims(one=0.27, many=0.158, drifting=0.4, scale=2.46),
+        with_all_rows=lambda step: barker_test,
+    )
 
     def __init__(
         self,
@@ -59,29 +86,12 @@ class MinibatchBarkerMH(MinibatchMH):
         self.max_error = arguments.between("max_error", max_error, 0.0, np.inf)
         self.sigma = arguments.between("sigma", sigma, 0.0, np.inf)
         correction = barker_correction(self.sigma)
-        self._table = np.concatenate([correction.support, np.cumsum(correction.probabilities)])
-        self._floor = correction.error
-        if not self.max_error > self._floor:
+        self.table = np.concatenate([correction.support, np.cumsum(correction.probabilities)])
+        self.floor = correction.error
+        if not self.max_error > self.floor:
             raise ValueError(
                 f"max_error={self.max_error:g} cannot be met: the correction at sigma="
-                f"{self.sigma:g} has an error of {self._floor:.2g} itself. Increase max_error or "
+                f"{self.sigma:g} has an error of {self.floor:.2g} itself. Increase max_error or "
                 "decrease sigma."
             )
-        super().__init__(vars, **above)
-
-    _with_all_rows = staticmethod(barker_test)
-
-    def _cause(self) -> str:
-        return (
-            "The variance of the log-ratio, estimated from fewer rows, cannot be brought below "
-            f"sigma^2 = {self.sigma**2:.3g}."
-        )
-
-    def _remedies(self) -> list[str]:
-        return [f"decrease max_error (now {self.max_error:g})", "increase batch_size"]
-
-    def _settings(self) -> np.ndarray:
-        numbers = barker.Settings(
-            self.batch_size, self.max_error, self.sigma, self._floor, len(self._table) // 2
-        )
-        return np.concatenate([numbers, self._table])
+        set_up(self, vars, **above)

@@ -44,6 +44,7 @@ ACCEPTED = Rule(
     "Use smaller proposals, or increase tune.",
     severity="warn",
     at_least=True,
+    mean_of="accepted",
 )
 BOUND = Rule(
     "bound",

@@ -1,20 +1,29 @@
 """The confidence sampler as a PyMC step method."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
 
 from pymc_subsample.chain import arguments
+from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.expansion.ranges import everywhere, nearby
-from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.samplers.minibatch import largest_term as bounds
 from pymc_subsample.samplers.minibatch.decision_errors import Proposed
 from pymc_subsample.samplers.minibatch.decisions import confidence
 from pymc_subsample.samplers.minibatch.evidence import DECIDE
 from pymc_subsample.samplers.minibatch.proposals import Langevin
-from pymc_subsample.samplers.minibatch.step import MinibatchMH, SharedMH
+from pymc_subsample.samplers.minibatch.sampler import CONFIDENCE_MH
+from pymc_subsample.samplers.minibatch.step import (
+    METHOD,
+    Decision,
+    SharedMH,
+    connected,
+    set_up,
+    weight,
+)
 
 _BOUNDS = ("auto", "linear", "local", "full")
 _NO_TABLE = np.zeros((0, 0))
@@ -22,7 +31,95 @@ _NO_TABLE = np.zeros((0, 0))
 _ROUNDING = 1e-4
 
 
-class ConfidenceMH(MinibatchMH):
+def _connected(step: Any) -> None:
+    connected(step)
+    step.linear = step.expansion.slope() if step.bound in ("auto", "linear") else None
+    if step.bound == "linear" and step.linear is None:
+        raise ValueError(
+            'bound="linear" needs a likelihood with one linear predictor per row and bounded '
+            "derivatives in it (logistic regression, for instance); this model has not. Use "
+            'bound="full", or give a function bound(point, new_point).'
+        )
+    # Bounds of the rows that are not read always, and which these are; those near a reference.
+    step.anywhere = step.nearby = None
+
+
+def _anywhere(step: Any) -> Any:
+    """Bounds that hold wherever the chain goes, for rows with a bounded derivative."""
+    if step.anywhere is None or not np.array_equal(step.anywhere[0], step.always):
+        step.anywhere = step.always, everywhere(step.expansion, step.always)
+    return step.anywhere[1]
+
+
+def local_bounds(step: Any) -> np.ndarray | None:
+    """Bounds near the reference of the chain, or None."""
+    at, known = step.reference, step.nearby
+    if at is None or step.bound == "full":
+        return None
+    if known is None or known[0] is not at or known[1] is not step.always:
+        found = nearby(step.expansion, at.center, at.curvature, step.always)
+        step.nearby = known = at, step.always, found
+    return known[2]
+
+
+def _cause(step: Any) -> str:
+    if not callable(step.bound) and step.linear is None:
+        if local_bounds(step) is not None:
+            return "Many are too far from the reference for a bound without a pass."
+        return (
+            "The bound itself takes a pass over all rows, which counts: give a function as bound."
+        )
+    return "The bound on the rows' terms is too wide to decide on fewer."
+
+
+def _remedies(step: Any) -> list[str]:
+    return [f"decrease delta (now {step.delta:g})"]
+
+
+def _settings(step: Any) -> np.ndarray:
+    inequality = confidence.INEQUALITIES.index(step.inequality)
+    return np.array(
+        confidence.Settings(step.batch_size, step.delta, step.p, step.gamma, inequality)
+    )
+
+
+def row_bound(step: Any, theta: np.ndarray, given: np.ndarray) -> bounds.Bound:
+    """Say where the bound of a proposal comes from."""
+    if callable(step.bound):
+        return bounds.Bound(bounds.GIVEN_BOUND, given_bound(step, theta, given), _NO_TABLE)
+    if step.linear is not None:
+        return bounds.Bound(bounds.LINEAR_BOUND, *_anywhere(step))
+    local = local_bounds(step)
+    if local is not None:
+        return bounds.Bound(bounds.LOCAL_BOUND, np.inf, local)
+    return bounds.Bound(bounds.FULL_BOUND, np.inf, _NO_TABLE)
+
+
+def given_bound(step: Any, theta: np.ndarray, new_theta: np.ndarray) -> float:
+    """Ask the user for the bound of a proposal; in units of y."""
+    points = [step.tall.unravel(step.expansion.values(x).copy()) for x in (theta, new_theta)]
+    return arguments.row_bound(step.bound(*points)) * weight(step)
+
+
+def _bounded(step: Any, proposed: Proposed) -> Proposed:
+    moved = proposed.theta, proposed.new_theta
+    if callable(step.bound):
+        return proposed._replace(bound=given_bound(step, *moved))
+    automatic = _automatic_bound(step, *moved)
+    if not np.isfinite(automatic):
+        return proposed
+    return proposed._replace(bound=max(automatic, _ROUNDING))
+
+
+def _automatic_bound(step: Any, theta: np.ndarray, new_theta: np.ndarray) -> float:
+    """Bound of a proposal as the transition takes it; infinite where that takes a pass."""
+    bound, sums = step.decision.bound(step, theta, new_theta), step.sums()
+    phi, new_phi = (step.expansion.parameters(x)[0] for x in (theta, new_theta))
+    moved = phi, new_phi, sums.center, sums.order, weight(step)
+    return float(bounds.largest_term(bound, *moved))
+
+
+class ConfidenceMH(ChainStep, shares=set_up):
     r"""Metropolis-Hastings decided by a concentration inequality on a growing batch.
 
     Every decision agrees with exact MH's with probability at least 1 - delta, whatever the
@@ -64,8 +161,19 @@ class ConfidenceMH(MinibatchMH):
     """
 
     name = "confidence_mh"
-    _connected = (*MinibatchMH._connected, "_linear", "_reach", "_nearby")
-    _test = Compiled(confidence.decide, DECIDE, None)
+    sampler = CONFIDENCE_MH
+    method = replace(
+        METHOD, connected=_connected, anew=(*METHOD.anew, "linear", "anywhere", "nearby")
+    )
+    decision = Decision(
+        test=Compiled(confidence.decide, DECIDE, None),
+        settings=_settings,
+        cause=_cause,
+        remedies=_remedies,
+        asks=lambda step: callable(step.bound),
+        bound=row_bound,
+        bounded=_bounded,
+    )
 
     def __init__(
         self,
@@ -90,96 +198,10 @@ class ConfidenceMH(MinibatchMH):
                 'bound: a function cannot be combined with Langevin proposals. Use bound="full" or '
                 '"linear".'
             )
-        super().__init__(vars, **above)
-        if self.bound == "local" and self._local() is None:
+        set_up(self, vars, **above)
+        if self.bound == "local" and local_bounds(self) is None:
             raise ValueError(
                 'bound="local" needs control variates, a likelihood of at most four linear '
                 "predictors per row and derivatives that are bounded near the reference; this "
                 'model has not. Use bound="full", or give a function bound(point, new_point).'
             )
-
-    def _connect(self) -> None:
-        super()._connect()
-        self._linear = self.expansion.slope() if self.bound in ("auto", "linear") else None
-        if self.bound == "linear" and self._linear is None:
-            raise ValueError(
-                'bound="linear" needs a likelihood with one linear predictor per row and bounded '
-                "derivatives in it (logistic regression, for instance); this model has not. Use "
-                'bound="full", or give a function bound(point, new_point).'
-            )
-
-        # Bounds of the rows that are not read always, and which these are; those near a reference.
-        self._reach: tuple[np.ndarray, Any] | None = None
-        self._nearby: tuple[Reference, np.ndarray, np.ndarray | None] | None = None
-
-    def _anywhere(self) -> Any:
-        """Bounds that hold wherever the chain goes, for rows with a bounded derivative."""
-        if self._reach is None or not np.array_equal(self._reach[0], self.always):
-            self._reach = self.always, everywhere(self.expansion, self.always)
-        return self._reach[1]
-
-    def _local(self) -> np.ndarray | None:
-        """Bounds near the reference of the chain, or None."""
-        at = self.reference
-        if at is None or self.bound == "full":
-            return None
-        known = self._nearby
-        if known is None or known[0] is not at or known[1] is not self.always:
-            found = nearby(self.expansion, at.center, at.curvature, self.always)
-            self._nearby = known = at, self.always, found
-        return known[2]
-
-    def _cause(self) -> str:
-        if not callable(self.bound) and self._linear is None:
-            if self._local() is not None:
-                return "Many are too far from the reference for a bound without a pass."
-            return (
-                "The bound itself takes a pass over all rows, which counts: give a function as "
-                "bound."
-            )
-        return "The bound on the rows' terms is too wide to decide on fewer."
-
-    def _remedies(self) -> list[str]:
-        return [f"decrease delta (now {self.delta:g})"]
-
-    def _settings(self) -> np.ndarray:
-        inequality = confidence.INEQUALITIES.index(self.inequality)
-        return np.array(
-            confidence.Settings(self.batch_size, self.delta, self.p, self.gamma, inequality)
-        )
-
-    @property
-    def _one_by_one(self) -> bool:
-        return callable(self.bound) or super()._one_by_one
-
-    def _bound(self, theta: np.ndarray, given: np.ndarray) -> bounds.Bound:
-        if callable(self.bound):
-            return bounds.Bound(bounds.GIVEN_BOUND, self._given_bound(theta, given), _NO_TABLE)
-        if self._linear is not None:
-            return bounds.Bound(bounds.LINEAR_BOUND, *self._anywhere())
-        local = self._local()
-        if local is not None:
-            return bounds.Bound(bounds.LOCAL_BOUND, np.inf, local)
-        return bounds.Bound(bounds.FULL_BOUND, np.inf, _NO_TABLE)
-
-    def _given_bound(self, theta: np.ndarray, new_theta: np.ndarray) -> float:
-        """Ask the user for the bound of a proposal; in units of y."""
-        assert callable(self.bound)
-        points = [self.tall.unravel(self.expansion.values(x).copy()) for x in (theta, new_theta)]
-        return arguments.row_bound(self.bound(*points)) * self._weight
-
-    def _proposed(self, theta: np.ndarray, rng: np.random.Generator) -> Proposed:
-        proposal = super()._proposed(theta, rng)
-        if callable(self.bound):
-            return proposal._replace(bound=self._given_bound(theta, proposal.new_theta))
-        automatic = self._automatic_bound(theta, proposal.new_theta)
-        if not np.isfinite(automatic):
-            return proposal
-        return proposal._replace(bound=max(automatic, _ROUNDING))
-
-    def _automatic_bound(self, theta: np.ndarray, new_theta: np.ndarray) -> float:
-        """Bound of a proposal as the transition takes it; infinite where that takes a pass."""
-        bound, sums = self._bound(theta, new_theta), self._sums()
-        phi, new_phi = (self.expansion.parameters(x)[0] for x in (theta, new_theta))
-        moved = phi, new_phi, sums.center, sums.order, self._weight
-        return float(bounds.largest_term(bound, *moved))

@@ -1,17 +1,17 @@
-"""Metropolis-Hastings steps: what proposals need, whatever decides about them."""
+"""Metropolis-Hastings: how moves are proposed and tuned, whatever decides about them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain import arguments
-from pymc_subsample.chain.declarations import ReferredState
+from pymc_subsample.chain import arguments, starting
 from pymc_subsample.chain.engine import ChainStep
-from pymc_subsample.chain.signatures import SharedContinuous, SharedTransitions
-from pymc_subsample.chain.tuning import ProposalTuning, TuningState
+from pymc_subsample.chain.method import ReferredState
+from pymc_subsample.chain.signatures import SharedContinuous, SharedTransitions, shares
+from pymc_subsample.chain.tuning import ProposalTuning, TuningState, settled
 from pymc_subsample.diagnostics.record import MoveRecord, most_kept
 from pymc_subsample.expansion.factors import factor, scaled
 from pymc_subsample.expansion.reference import reference_at
@@ -27,6 +27,19 @@ from pymc_subsample.samplers.minibatch.proposals import (
 Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
 # Rows to read for the check of a chain, at this many draws at least and at most.
 _PILOT_ROWS, _FEWEST_PILOTS, _MOST_PILOTS = 8_000_000, 2, 8
+
+
+class Aims(NamedTuple):
+    """What proposals are tuned to."""
+
+    # Acceptance rates: of random walks in one dimension and in many, and of Langevin proposals.
+    one: float = 0.44
+    many: float = 0.234
+    drifting: float = 0.574
+    scale: float = 2.38  # Of a random walk in one dimension; over the root of their number in many.
+
+
+USUAL = Aims()
 
 
 def in_own_units(proposal: Any) -> bool:
@@ -66,10 +79,17 @@ class ProposingState(ReferredState):
     tuning: TuningState
 
 
-class ProposingStep(ChainStep):
-    """A step that proposes moves, with proposals that adapt in tuning.
-
-    Subclasses run the transitions, and say what is recorded and checked.
+@shares(ChainStep.__init__, ChainStep.__doc__)
+def set_up(
+    step: Any,
+    vars: Sequence | None = None,
+    *,
+    proposal: Proposal | None = None,
+    temperature: float = 1.0,
+    transitions_per_draw: int = 10,
+    **above: Unpack[SharedContinuous],
+) -> None:
+    """Begin the set-up of a step that proposes moves, with proposals that adapt in tuning.
 
     Parameters
     ----------
@@ -84,141 +104,129 @@ class ProposingStep(ChainStep):
     transitions_per_draw : int, default 10
         Transitions per recorded draw, all within one compiled call.
     """
+    step.temperature = arguments.temperature(temperature)
+    step.transitions_per_draw = arguments.transitions(transitions_per_draw)
+    step.proposal = as_proposal(proposal)
+    ChainStep.__init__(step, vars, **above)
+    step.form.own &= not in_own_units(step.proposal)
 
-    # Optimal acceptance rates: random walk in one dimension and in many, Langevin.
-    _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
-    _scale: ClassVar[float] = 2.38
 
-    def __init__(
-        self,
-        vars: Sequence | None = None,
-        *,
-        proposal: Proposal | None = None,
-        temperature: float = 1.0,
-        transitions_per_draw: int = 10,
-        **above: Unpack[SharedContinuous],
-    ) -> None:
-        self.temperature = arguments.temperature(temperature)
-        self.transitions_per_draw = arguments.transitions(transitions_per_draw)
-        self.proposal: Proposal = as_proposal(proposal)
-        super().__init__(vars, **above)
-        self._form.own &= not in_own_units(self.proposal)
+def by_langevin(step: Any) -> bool:
+    """Whether moves follow gradients."""
+    return isinstance(step.proposal, Langevin)
 
-    def _transitions(
-        self, theta: np.ndarray, size: int
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        k, thetas = self.transitions_per_draw, np.empty((size, len(theta)))
-        thetas[0] = theta
-        if self._one_by_one:
-            infos = []
-            for _ in range(k):
-                given, log_factor = self._moved_from(thetas[0], self.rng)
-                infos.append(self._run(thetas, GIVEN, given, float(log_factor), 1))
-            return thetas, self._together(infos)
-        kind = LANGEVIN if isinstance(self.proposal, Langevin) else RANDOM_WALK
-        return thetas, self._run(thetas, kind, theta, 0.0, k)
 
-    def _run(
-        self, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
-    ) -> dict[str, np.ndarray]:
-        """Make draws of k compiled transitions each, in place, from the first of `thetas`."""
-        raise NotImplementedError
+def made(
+    step: Any, theta: np.ndarray, size: int, run: Callable, together: Callable, one_by_one: bool
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Make draws: these, and what their transitions report.
 
-    def _together(self, infos: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """Return what single transitions report as one draw's: means, and totals of rows."""
-        totals = {name: np.sum([info[name] for info in infos], axis=0) for name in infos[0]}
-        k = len(infos)
-        return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
+    ``run(step, thetas, kind, given, log_factor, k)`` makes draws of k compiled transitions each, in
+    place, from the first of `thetas`. With `one_by_one` Python takes part in every transition, and
+    ``together(step, infos)`` returns what several of them report as one draw's.
+    """
+    k, thetas = step.transitions_per_draw, np.empty((size, len(theta)))
+    thetas[0] = theta
+    if one_by_one:
+        infos = []
+        for _ in range(k):
+            given, log_factor = moved_from(step, thetas[0], step.rng)
+            infos.append(run(step, thetas, GIVEN, given, float(log_factor), 1))
+        return thetas, together(step, infos)
+    kind = LANGEVIN if by_langevin(step) else RANDOM_WALK
+    return thetas, run(step, thetas, kind, theta, 0.0, k)
 
-    # Chains
 
-    def _begin(self, tune: int, draws: int) -> None:
-        super()._begin(tune, draws)
-        self.record = MoveRecord(draws=draws, most=most_kept(self.expansion.theta_size))
-        size, langevin = len(self.active), isinstance(self.proposal, Langevin)
-        factor = given_factor(self.proposal, size)
-        if factor is None:
-            factor = np.ones((1, size)) if self.prepared is None else self._home.factor
-        one, many, drifting = self._targets
-        target = getattr(self.proposal, "target_accept", None)
-        if target is None:
-            target = drifting if langevin else one if size == 1 else many
-        self.tuning = ProposalTuning(
-            tune, self.active, self.expansion.theta_size, factor, target, self._first_scale()
-        )
+def together(step: Any, infos: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return what single transitions report as one draw's: means, and totals of rows."""
+    totals = {name: np.sum([info[name] for info in infos], axis=0) for name in infos[0]}
+    k = len(infos)
+    return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
 
-    def _first_scale(self) -> float:
-        size, given = len(self.active), given_scale(self.proposal)
-        if given is not None:
-            return given
-        langevin = isinstance(self.proposal, Langevin)
-        return 1.65 / size ** (1 / 6) if langevin else self._scale / np.sqrt(size)
 
-    @property
-    def _adapts(self) -> bool:
-        return isinstance(self.proposal, AdaptiveMetropolis | Langevin)
+def begin(step: Any, tune: int, draws: int) -> None:
+    """Start a chain."""
+    step.record = MoveRecord(draws=draws, most=most_kept(step.expansion.theta_size))
+    size, aims = len(step.active), step.aims
+    found = given_factor(step.proposal, size)
+    if found is None:
+        found = np.ones((1, size)) if step.prepared is None else step.home.factor
+    target = getattr(step.proposal, "target_accept", None)
+    if target is None:
+        target = aims.drifting if by_langevin(step) else aims.one if size == 1 else aims.many
+    step.tuning = ProposalTuning(
+        tune, step.active, step.expansion.theta_size, found, target, _first_scale(step)
+    )
 
-    def _entered(self, point: PointType) -> np.ndarray:
-        theta = self._theta(point)
-        if self.start_at_reference:
-            self._start(theta, point, self._home.factor)
-        return theta
 
-    @property
-    def _one_by_one(self) -> bool:
-        """Whether Python code takes part in every transition."""
-        return callable(self.proposal)
+def _first_scale(step: Any) -> float:
+    size, given = len(step.active), given_scale(step.proposal)
+    if given is not None:
+        return given
+    return 1.65 / size ** (1 / 6) if by_langevin(step) else step.aims.scale / np.sqrt(size)
 
-    @property
-    def _steady(self) -> bool:  # type: ignore[override]
-        return not self._one_by_one
 
-    def _moved_from(self, theta: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-        """Propose from theta; a Langevin proposal without its drift."""
-        if callable(self.proposal):
-            new, log_factor = proposed(self.proposal, self.tall, theta, rng)
-            own = {name for name, _, _ in self._moved}
-            moved = [name for name, part in self._read if np.any(new[part] != theta[part])]
-            if others := [name for name in moved if name not in own]:
-                raise ValueError(
-                    f"proposal moved {others}, but this step samples {sorted(own)} alone. Return "
-                    "values for these, or give the step all of vars."
-                )
-            return new, log_factor
-        new = theta.copy()
-        z = rng.standard_normal(len(self.active))
-        new[self.active] += self.scaling * scaled(self.tuning.factor, z[None])[0]
-        return new, 0.0
+def entered(step: Any, point: PointType) -> np.ndarray:
+    """Read a point, or start at the reference."""
+    theta = starting.read(step, point)
+    if step.start_at_reference:
+        starting.start(step, theta, point, step.home.factor)
+    return theta
 
-    @property
-    def scaling(self) -> float:
-        """Scale of the proposal, or its step size."""
-        fixed = not self._adapts or given_scale(self.proposal) is not None
-        return self._first_scale() if fixed else float(self.tuning.step.current(self.tune))
 
-    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> None:
-        if not self._adapts:
-            return
-        tuning = self.tuning
-        tuning.add(theta, info["acceptance_rate"], info["loglik_ratio_variance"])
-        if not tuning.due():
-            return
-        better = tuning.better_factor()
-        if better is not None:
-            tuning.factor = better
-        at = self.reference
-        if at is not None and not self._given_reference and tuning.left(at.theta):
-            self._recentre(self._settled(theta))
-        tuning.restart(None if better is None else self.scaling)
+def moved_from(step: Any, theta: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+    """Propose from theta; a Langevin proposal without its drift."""
+    if callable(step.proposal):
+        new, log_factor = proposed(step.proposal, step.tall, theta, rng)
+        own = {name for name, _, _ in step.layout.own}
+        moved = [name for name, part in step.layout.every if np.any(new[part] != theta[part])]
+        if others := [name for name in moved if name not in own]:
+            raise ValueError(
+                f"proposal moved {others}, but this step samples {sorted(own)} alone. Return "
+                "values for these, or give the step all of vars."
+            )
+        return new, log_factor
+    new = theta.copy()
+    z = rng.standard_normal(len(step.active))
+    new[step.active] += scaling(step) * scaled(step.tuning.factor, z[None])[0]
+    return new, 0.0
 
-    @property
-    def _pilots(self) -> list[np.ndarray]:
-        """Draws at which to check the chain: fewer where a pass over the rows takes long."""
-        count = np.clip(_PILOT_ROWS // self.n_rows, _FEWEST_PILOTS, _MOST_PILOTS)
-        kept = self.record.kept
-        places = np.linspace(0, len(kept), _MOST_PILOTS + 1)[1:].astype(int)
-        return [kept[at - 1] for at in np.unique(places[places > 0])][-int(count) :]
 
-    def _recentre(self, theta: np.ndarray) -> None:
-        """Take another reference."""
-        self.reference = reference_at(self.expansion, theta, self.temperature)
+def scaling(step: Any) -> float:
+    """Scale of the proposal, or its step size."""
+    fixed = not _adapts(step) or given_scale(step.proposal) is not None
+    return _first_scale(step) if fixed else float(step.tuning.step.current(step.tune))
+
+
+def _adapts(step: Any) -> bool:
+    return isinstance(step.proposal, AdaptiveMetropolis | Langevin)
+
+
+def adapted(step: Any, theta: np.ndarray, info: dict[str, float], recentre: Callable) -> None:
+    """Adapt proposals, and the reference by ``recentre(step, theta)`` if the chain has left it."""
+    if not _adapts(step):
+        return
+    tuning = step.tuning
+    tuning.add(theta, info["acceptance_rate"], info["loglik_ratio_variance"])
+    if not tuning.due():
+        return
+    better = tuning.better_factor()
+    if better is not None:
+        tuning.factor = better
+    at = step.reference
+    if at is not None and not step.given_reference and tuning.left(at.theta):
+        recentre(step, settled(step, theta))
+    tuning.restart(None if better is None else scaling(step))
+
+
+def recentred(step: Any, theta: np.ndarray) -> None:
+    """Take another reference."""
+    step.reference = reference_at(step.expansion, theta, step.temperature)
+
+
+def pilots(step: Any) -> list[np.ndarray]:
+    """Draws at which to check the chain: fewer where a pass over the rows takes long."""
+    count = np.clip(_PILOT_ROWS // step.n_rows, _FEWEST_PILOTS, _MOST_PILOTS)
+    kept = step.record.kept
+    places = np.linspace(0, len(kept), _MOST_PILOTS + 1)[1:].astype(int)
+    return [kept[at - 1] for at in np.unique(places[places > 0])][-int(count) :]

@@ -1,19 +1,21 @@
-"""Minibatch Metropolis-Hastings as PyMC step methods."""
+"""What steps that decide on growing batches of rows have in common: set-up, draws and checks."""
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain import arguments
-from pymc_subsample.chain.competing import warn_of_modes
-from pymc_subsample.chain.declarations import statistics
+from pymc_subsample.chain import arguments, finding
+from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.ellipsoid import far_points
 from pymc_subsample.chain.guards import row_numbers
+from pymc_subsample.chain.method import Method, require_parts
+from pymc_subsample.chain.modes import warn_of_modes
+from pymc_subsample.chain.signatures import shares
 from pymc_subsample.chain.sizing import Choice, choose, choose_always
 from pymc_subsample.compiled.functions import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check, amount, sentence
@@ -21,14 +23,14 @@ from pymc_subsample.diagnostics.overlooked import check_overlooked
 from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 from pymc_subsample.expansion.ranges import exact_step
-from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.kernels.proposals import Proposing
 from pymc_subsample.model import TallModelError
 from pymc_subsample.samplers.minibatch import kernel as kernel
+from pymc_subsample.samplers.minibatch import moves
 from pymc_subsample.samplers.minibatch.acceptance import Criterion
-from pymc_subsample.samplers.minibatch.checks import RULES, check_moves
+from pymc_subsample.samplers.minibatch.checks import check_moves
 from pymc_subsample.samplers.minibatch.decision_errors import (
     AcceptanceErrors,
     Proposed,
@@ -37,8 +39,13 @@ from pymc_subsample.samplers.minibatch.decision_errors import (
 )
 from pymc_subsample.samplers.minibatch.kernel import INFO, transitions
 from pymc_subsample.samplers.minibatch.largest_term import GIVEN_BOUND, Bound
-from pymc_subsample.samplers.minibatch.moves import ProposingState, ProposingStep, SharedProposing
-from pymc_subsample.samplers.minibatch.proposals import Langevin, require_size
+from pymc_subsample.samplers.minibatch.moves import (
+    Aims,
+    ProposingState,
+    SharedProposing,
+    by_langevin,
+)
+from pymc_subsample.samplers.minibatch.proposals import require_size
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -66,8 +73,58 @@ class MinibatchMHState(ProposingState):
     always: np.ndarray
 
 
-class MinibatchMH(ProposingStep):
-    """Metropolis-Hastings on growing batches of rows; its subclasses say how it decides.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Decision:
+    """What tells an acceptance test from the others; `step` is its step method."""
+
+    test: Compiled  # The compiled test; see `evidence`.
+    # ``settings(step)`` returns its numbers for the next draw.
+    settings: Callable[[Any], np.ndarray]
+    # ``cause(step)`` says why it reads many rows, where it does, and ``remedies(step)`` what makes
+    # it more accurate.
+    cause: Callable[[Any], str]
+    remedies: Callable[[Any], list[str]]
+    error: str = "test_error"  # What its own error is called among the statistics.
+    batch_size: int = 100  # Rows to start with, unless others are given.
+    aims: Aims = moves.USUAL
+    # ``with_all_rows(step)`` returns what it decides with all rows, a function as `metropolis`.
+    with_all_rows: Callable[[Any], Callable] = lambda step: metropolis
+    # Whether reading all rows is what the user asked for, whether settings change between draws,
+    # and whether it asks Python at each proposal.
+    exact: Callable[[Any], bool] = lambda step: False
+    changes: Callable[[Any], bool] = lambda step: False
+    asks: Callable[[Any], bool] = lambda step: False
+    # ``bound(step, theta, given)`` returns where bounds of the rows' terms come from, for tests
+    # that need them, and ``bounded(step, proposed)`` a proposal with its bound.
+    bound: Callable[[Any, np.ndarray, np.ndarray], Bound] = lambda step, theta, given: Bound(
+        GIVEN_BOUND, np.inf, np.zeros((0, 0))
+    )
+    bounded: Callable[[Any, Proposed], Proposed] = lambda step, proposed: proposed
+    # ``conclude(step, errors)`` says what is known of a chain that passed its checks.
+    conclude: Callable[[Any, AcceptanceErrors], None] = lambda step, errors: None
+
+    def __post_init__(self):
+        require_parts(self, _PARTS)
+
+
+_PARTS = {
+    "step": ("settings", "cause", "remedies", "with_all_rows", "exact", "changes", "asks"),
+    "step, theta, given": ("bound",),
+    "step, proposed": ("bounded",),
+    "step, errors": ("conclude",),
+}
+
+
+@shares(moves.set_up, moves.set_up.__doc__)
+def set_up(
+    step: Any,
+    vars: Sequence | None = None,
+    *,
+    batch_size: int | None = None,
+    control_variate_order: int | str | None = "auto",
+    **above: Unpack[SharedProposing],
+) -> None:
+    """Set up a step that decides on growing batches.
 
     Parameters
     ----------
@@ -80,227 +137,210 @@ class MinibatchMH(ProposingStep):
         estimates the remainder alone. "auto" is the highest there is; None takes plain batches,
         which needs no gradients and no reference but far more rows.
     """
-
-    _state_class = MinibatchMHState
-    _without_gradient = "Use control_variate_order=None, and a proposal without gradients."
-    _connected = (*ProposingStep._connected, "_permutation", "_packed")
-
-    rules = RULES
-    _shown = ("acceptance_rate", "batch_size", "data_share")
-    _default_batch: ClassVar[int] = 100
-    # What the test's own error is called among the statistics.
-    _error: ClassVar[str] = "test_error"
-
-    @property
-    def _by_gradients(self) -> bool:  # type: ignore[override]
-        return isinstance(self.proposal, Langevin)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        names = ("accepted", "acceptance_rate", "batch_size", "n_looks", cls._error)
-        more = ("loglik_ratio_variance", "scaling", "data_share")
-        if "stats_dtypes_shapes" not in vars(cls):
-            cls.stats_dtypes_shapes = statistics(RULES, (*names, *more))
-        super().__init_subclass__(**kwargs)
-
-    def __init__(
-        self,
-        vars: Sequence | None = None,
-        *,
-        batch_size: int | None = None,
-        control_variate_order: int | str | None = "auto",
-        **above: Unpack[SharedProposing],
-    ) -> None:
-        order = arguments.order(control_variate_order, type(self).__name__, plain=True)
-        arguments.optional_batch(batch_size, smallest=2)
-        super().__init__(vars, **above)
-        if self._reference_asked_for and order is None:
-            raise ValueError(
-                "reference is the expansion point of the control variates, and "
-                "control_variate_order is None. Give one or the other."
-            )
-        self._form.own &= order is not None
-        self._attach(order)
-        self.control_variate_order = None if order is None else self.expansion.order
-        self.batch_size = arguments.batch_size(batch_size, self.n_rows, self._default_batch)
-        require_size(self.proposal, len(self.active), self.n_rows)
-        self.row_rng = self.rng.spawn(1)[0]
-        self.prepared = self._prepare()
-        warn_of_modes(self)
-        self._begin(tune=0, draws=0)
-
-    def _prepare(self) -> Choice | None:
-        if self.control_variate_order is None:
-            return None
-        found = self._found(temperature=self.temperature)
-        prepared = choose(*found, self.batch_size)
-        variance = float(np.max(prepared.moments.variance(self.n_rows, self.temperature)))
-        if variance > VARIANCE_BOUND and self.batch_size < self.n_rows:
-            todo = ["leave reference=None"] if self._given_reference else []
-            todo += ["use control_variate_order=2"] if self.control_variate_order == 1 else []
-            todo += ["use control_variate_order=None", "sample this model with pm.sample()"]
-            _log.warning(
-                f"{type(self).__name__}: the log-likelihood of "
-                f"{', '.join(map(repr, self.observed))} cannot be expanded well around the "
-                f"reference: even {self.n_rows} rows, as many as there are, leave an estimate of "
-                f"it a variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). "
-                + sentence(todo)
-            )
-        return prepared
-
-    def _connect(self) -> None:
-        unused = [] if self._order else ["anchor"]
-        unused += [] if isinstance(self.proposal, Langevin) else kernel.GRADIENTS
-        names = (*kernel.FUNCTIONS, *kernel.GRADIENTS)
-        self._functions = tuple(None if name in unused else name for name in names)
-        super()._connect()
-        self._permutation = row_numbers(self, self.n_rows, self.observed)
-
-        # What is read always at a reference, which rows of it, and the numbers of the others.
-        self._packed: tuple[Reference | None, np.ndarray, np.ndarray, np.ndarray] | None = None
-
-    def _begin(self, tune: int, draws: int) -> None:
-        super()._begin(tune, draws)
-        home = None if self.prepared is None else self._home
-        self.always = home.always if isinstance(home, Choice) else np.zeros(0, dtype=np.int64)
-
-    # The test: what subclasses fill in.
-
-    _test: Compiled
-
-    def _settings(self) -> np.ndarray:
-        """Return the numbers of the test for the next draw; see `evidence`."""
-        raise NotImplementedError
-
-    def _run(
-        self, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
-    ) -> dict[str, np.ndarray]:
-        infos, population = np.empty((len(thetas), len(INFO))), self._population()
-        batch = getattr(self.proposal, "batch_size", 0) or _GRADIENT_ROWS
-        batch = min(batch, len(population.permutation))
-        _transitions(
-            address_of(self.rng), address_of(self.row_rng), self._compiled, self._sums(),
-            Criterion(self._test.address, self._settings()), self._bound(thetas[0], given),
-            Proposing(
-                kind, self.active, self.tuning.factor, self.scaling, batch, given, log_factor
-            ),
-            population, thetas, k, infos,
-        )  # fmt: skip
-        return dict(zip(INFO, infos.T, strict=True))
-
-    def _recentre(self, theta: np.ndarray) -> None:
-        """Take another reference, and the rows of the largest residuals around it."""
-        before = self.reference
-        super()._recentre(theta)
-        at = self.reference
-        assert at is not None
-        far = far_points(PERTURBED, at.theta, self.tuning.factor, self.active, self.rng)
-        try:
-            residuals = residuals_around(self.expansion, at, far[: len(far) // 2], far)
-        except TallModelError:
-            self.reference = before  # impossible rows on the way: the end of the chain judges
-            return
-        self.always, _ = choose_always(PERTURBED, residuals, self.temperature)
-
-    def _population(self) -> kernel.Population:
-        at, always = self.reference, self.always
-        if self._packed is None or self._packed[0] is not at or self._packed[1] is not always:
-            members, exact = self._permutation[:0], self.expansion.take(always)
-            if at is not None and len(always):
-                members = np.delete(self._permutation, always)
-                self.expansion.anchor(at.center, exact)
-            self._packed = at, always, members, exact
-        others, (_, _, members, exact) = self.n_rows - len(always), self._packed
-        return kernel.Population(
-            self._permutation[:others], members, self._weight, exact, 1.0 / self.temperature
+    order = arguments.order(control_variate_order, type(step).__name__, plain=True)
+    arguments.optional_batch(batch_size, smallest=2)
+    moves.set_up(step, vars, **above)
+    if step.reference_asked_for and order is None:
+        raise ValueError(
+            "reference is the expansion point of the control variates, and "
+            "control_variate_order is None. Give one or the other."
         )
+    step.aims = step.decision.aims
+    step.form.own &= order is not None
+    attach(step, order)
+    step.control_variate_order = None if order is None else step.expansion.order
+    step.batch_size = arguments.batch_size(batch_size, step.n_rows, step.decision.batch_size)
+    require_size(step.proposal, len(step.active), step.n_rows)
+    step.row_rng = step.rng.spawn(1)[0]
+    step.prepared = _prepare(step)
+    warn_of_modes(step)
+    step.begin(tune=0, draws=0)
 
-    @property
-    def _weight(self) -> float:
-        """Of a row's log-ratio in the terms of a batch."""
-        return (self.n_rows - len(self.always)) / self.temperature
 
-    def _bound(self, theta: np.ndarray, given: np.ndarray) -> Bound:
-        """Where bounds of the rows' terms come from, for tests that need them."""
-        return Bound(GIVEN_BOUND, np.inf, np.zeros((0, 0)))
-
-    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
-        tested, proposed = infos["rows_tested"], infos["rows_proposed"]
-        evaluations = 2 * tested + 4 * proposed
-        if self.control_variate_order:
-            uses = 2 if isinstance(self.proposal, Langevin) else 1
-            anchored_before = self.transitions_per_draw * uses * len(self.always)
-            evaluations += 2 * (tested + proposed - anchored_before)
-        return {
-            "n_evaluations": evaluations.astype(int),
-            self._error: infos["error"],
-            "scaling": self.scaling,
-            "data_share": infos["batch_size"] / self.n_rows,
-        }
-
-    # After tuning
-
-    # What the test decides with all rows.
-    _with_all_rows: Callable = staticmethod(metropolis)
-
-    @property
-    def _exact(self) -> bool:
-        """Whether reading all rows is what the user asked for."""
-        return False
-
-    def _cause(self) -> str:
-        """Say why the test reads many rows, where it does."""
-        raise NotImplementedError
-
-    def _remedies(self) -> list[str]:
-        """Say what makes the test more accurate."""
-        raise NotImplementedError
-
-    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
-        share = infos["rows_tested"] / (self.transitions_per_draw * self.n_rows)
-        self.record.add(thetas, infos["accepted"], share)
-
-    def _check(self) -> list[Check]:
-        errors = None if self._exact else self._measured_errors()
-        exact = []
-        if errors is not None and self.prepared is not None:
-            exact = exact_step(self.expansion, self.prepared.reference)
-        found = check_moves(
-            self.record,
-            errors,
-            order=self.control_variate_order or 0,
-            exact=self._exact,
-            temperature=self.temperature,
-            cause=self._cause(),
-            remedies=[*self._remedies(), *exact],
+def _prepare(step: Any) -> Choice | None:
+    if step.control_variate_order is None:
+        return None
+    found = finding.find(step, temperature=step.temperature)
+    prepared = choose(*found, step.batch_size)
+    variance = float(np.max(prepared.moments.variance(step.n_rows, step.temperature)))
+    if variance > VARIANCE_BOUND and step.batch_size < step.n_rows:
+        todo = ["leave reference=None"] if step.given_reference else []
+        todo += ["use control_variate_order=2"] if step.control_variate_order == 1 else []
+        todo += ["use control_variate_order=None", "sample this model with pm.sample()"]
+        _log.warning(
+            f"{type(step).__name__}: the log-likelihood of "
+            f"{', '.join(map(repr, step.observed))} cannot be expanded well around the "
+            f"reference: even {step.n_rows} rows, as many as there are, leave an estimate of "
+            f"it a variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). "
+            + sentence(todo)
         )
-        if errors is not None:
-            density = partial(log_densities, self.expansion, temperature=self.temperature)
-            kept = np.array(self.record.kept)
-            found += check_overlooked(density, self.n_rows, kept, self.active)
-        if errors is not None and all(check.passed for check in found):
-            self._conclude(errors)
-        return found
+    return prepared
 
-    def _measured_errors(self) -> AcceptanceErrors:
-        """Let the test decide about proposals of this chain, at less cost than the chain's."""
-        rng = np.random.default_rng(0)
-        read = self.record.share * self.n_rows * self.transitions_per_draw
-        return acceptance_errors(
-            self.expansion,
-            self.reference,
-            [self._proposed(at, rng) for at in self._pilots],
-            order=self.control_variate_order or 0,
-            always=self.always,
-            temperature=self.temperature,
-            test=self._test.address,
-            settings=self._settings(),
-            exact=self._with_all_rows,
-            most_rows=int(np.clip(read, *_DECISION_ROWS)),
-            rng=rng,
-        )
 
-    def _proposed(self, theta: np.ndarray, rng: np.random.Generator) -> Proposed:
-        return Proposed(theta, *self._moved_from(theta, rng))
+def _functions(step: Any) -> tuple[str | None, ...]:
+    unused = [] if step.asked_order else ["anchor"]
+    unused += [] if by_langevin(step) else kernel.GRADIENTS
+    names = (*kernel.FUNCTIONS, *kernel.GRADIENTS)
+    return tuple(None if name in unused else name for name in names)
 
-    def _conclude(self, errors: AcceptanceErrors) -> None:
-        """Say what is known of a chain that passed its checks."""
+
+def connected(step: Any) -> None:
+    """Give rows their numbers."""
+    step.permutation = row_numbers(step, step.n_rows, step.observed)
+    # What is read always at a reference, which rows of it, and the numbers of the others: a
+    # reference, two arrays of numbers and one of packed rows.
+    step.packed = None
+
+
+def _begin(step: Any, tune: int, draws: int) -> None:
+    moves.begin(step, tune, draws)
+    home = None if step.prepared is None else step.home
+    step.always = home.always if isinstance(home, Choice) else np.zeros(0, dtype=np.int64)
+
+
+def _one_by_one(step: Any) -> bool:
+    """Whether Python code takes part in every transition."""
+    return callable(step.proposal) or step.decision.asks(step)
+
+
+def _steady(step: Any) -> bool:
+    return not _one_by_one(step) and not step.decision.changes(step)
+
+
+def _made(step: Any, theta: np.ndarray, size: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    return moves.made(step, theta, size, _run, moves.together, _one_by_one(step))
+
+
+def _run(
+    step: Any, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
+) -> dict[str, np.ndarray]:
+    infos, population, decision = (
+        np.empty((len(thetas), len(INFO))),
+        _population(step),
+        step.decision,
+    )
+    batch = getattr(step.proposal, "batch_size", 0) or _GRADIENT_ROWS
+    batch = min(batch, len(population.permutation))
+    _transitions(
+        address_of(step.rng), address_of(step.row_rng), step.compiled, step.sums(),
+        Criterion(decision.test.address, decision.settings(step)),
+        decision.bound(step, thetas[0], given),
+        Proposing(
+            kind, step.active, step.tuning.factor, moves.scaling(step), batch, given, log_factor
+        ),
+        population, thetas, k, infos,
+    )  # fmt: skip
+    return dict(zip(INFO, infos.T, strict=True))
+
+
+def _adapt(step: Any, theta: np.ndarray, info: dict[str, float]) -> None:
+    moves.adapted(step, theta, info, recentre)
+
+
+def recentre(step: Any, theta: np.ndarray) -> None:
+    """Take another reference, and the rows of the largest residuals around it."""
+    before = step.reference
+    moves.recentred(step, theta)
+    at = step.reference
+    far = far_points(PERTURBED, at.theta, step.tuning.factor, step.active, step.rng)
+    try:
+        residuals = residuals_around(step.expansion, at, far[: len(far) // 2], far)
+    except TallModelError:
+        step.reference = before  # impossible rows on the way: the end of the chain judges
+        return
+    step.always, _ = choose_always(PERTURBED, residuals, step.temperature)
+
+
+def _population(step: Any) -> kernel.Population:
+    at, always = step.reference, step.always
+    if step.packed is None or step.packed[0] is not at or step.packed[1] is not always:
+        members, exact = step.permutation[:0], step.expansion.take(always)
+        if at is not None and len(always):
+            members = np.delete(step.permutation, always)
+            step.expansion.anchor(at.center, exact)
+        step.packed = at, always, members, exact
+    others, (_, _, members, exact) = step.n_rows - len(always), step.packed
+    return kernel.Population(
+        step.permutation[:others], members, weight(step), exact, 1.0 / step.temperature
+    )
+
+
+def weight(step: Any) -> float:
+    """Of a row's log-ratio in the terms of a batch."""
+    return (step.n_rows - len(step.always)) / step.temperature
+
+
+def _statistics(step: Any, infos: dict[str, np.ndarray]) -> dict[str, Any]:
+    tested, proposed = infos["rows_tested"], infos["rows_proposed"]
+    evaluations = 2 * tested + 4 * proposed
+    if step.control_variate_order:
+        uses = 2 if by_langevin(step) else 1
+        anchored_before = step.transitions_per_draw * uses * len(step.always)
+        evaluations += 2 * (tested + proposed - anchored_before)
+    return {
+        "n_evaluations": evaluations.astype(int),
+        step.decision.error: infos["error"],
+        "scaling": moves.scaling(step),
+        "data_share": infos["batch_size"] / step.n_rows,
+    }
+
+
+# After tuning
+
+
+def _watch(step: Any, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+    share = infos["rows_tested"] / (step.transitions_per_draw * step.n_rows)
+    step.record.add(thetas, infos["accepted"], share)
+
+
+def _check(step: Any) -> list[Check]:
+    decision, told = step.decision, step.decision.exact(step)
+    errors = None if told else _measured_errors(step)
+    exact = []
+    if errors is not None and step.prepared is not None:
+        exact = exact_step(step.expansion, step.prepared.reference)
+    found = check_moves(
+        step.record,
+        errors,
+        order=step.control_variate_order or 0,
+        exact=told,
+        temperature=step.temperature,
+        cause=decision.cause(step),
+        remedies=[*decision.remedies(step), *exact],
+    )
+    if errors is not None:
+        density = partial(log_densities, step.expansion, temperature=step.temperature)
+        kept = np.array(step.record.kept)
+        found += check_overlooked(density, step.n_rows, kept, step.active)
+    if errors is not None and all(check.passed for check in found):
+        decision.conclude(step, errors)
+    return found
+
+
+def _measured_errors(step: Any) -> AcceptanceErrors:
+    """Let the test decide about proposals of this chain, at less cost than the chain's."""
+    rng, decision = np.random.default_rng(0), step.decision
+    read = step.record.share * step.n_rows * step.transitions_per_draw
+    proposals = [Proposed(at, *moves.moved_from(step, at, rng)) for at in moves.pilots(step)]
+    return acceptance_errors(
+        step.expansion,
+        step.reference,
+        [decision.bounded(step, proposal) for proposal in proposals],
+        order=step.control_variate_order or 0,
+        always=step.always,
+        temperature=step.temperature,
+        test=decision.test.address,
+        settings=decision.settings(step),
+        exact=decision.with_all_rows(step),
+        most_rows=int(np.clip(read, *_DECISION_ROWS)),
+        rng=rng,
+    )
+
+
+METHOD = Method(
+    state=MinibatchMHState, functions=_functions, begin=_begin, enter=moves.entered,
+    transitions=_made, statistics=_statistics, adapt=_adapt, watch=_watch, check=_check,
+    steady=_steady, by_gradients=by_langevin,
+    without_gradient="Use control_variate_order=None, and a proposal without gradients.",
+    connected=connected, anew=("permutation", "packed"),
+)  # fmt: skip

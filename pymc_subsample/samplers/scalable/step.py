@@ -2,43 +2,28 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import field
-from typing import Any, ClassVar, Unpack
+from typing import Unpack
 
 import numpy as np
-from pymc.blocking import PointType
-from pymc.step_methods.state import dataclass_state
 from pytensor.graph.traversal import toposort
 
 from pymc_subsample.bounds.remainders import BOUNDS, RowBounds
 from pymc_subsample.bounds.strata import UnboundedError
-from pymc_subsample.bounds.thinning import (
-    DRAW,
-    GRADIENTS,
-    better_acceptance,
-    lag_one,
-    left_by_a_move,
-    most_effective_moves,
-)
-from pymc_subsample.chain import arguments
+from pymc_subsample.bounds.thinning import DRAW, GRADIENTS, better_acceptance
+from pymc_subsample.chain import arguments, finding
 from pymc_subsample.chain.beside import NO_SMALL_SHARE
-from pymc_subsample.chain.competing import warn_of_modes
-from pymc_subsample.chain.declarations import ReferredState, Statistics, statistics
+from pymc_subsample.chain.connection import attach, connect
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.setup import Preparation, Problem
 from pymc_subsample.chain.signatures import SharedContinuous
 from pymc_subsample.chain.sizing import instead_of_bounds
-from pymc_subsample.chain.tuning import Tuning, TuningState
-from pymc_subsample.compiled.functions import address_of
-from pymc_subsample.diagnostics.checks import Check
-from pymc_subsample.diagnostics.record import without_crossings
-from pymc_subsample.expansion import Expansion
-from pymc_subsample.expansion.reference import Reference, reference_at
-from pymc_subsample.kernels.dynamics import Moves
+from pymc_subsample.chain.tuning import Tuning
+from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.kernels.estimates import PERTURBED
-from pymc_subsample.model import TallModel, TallModelError
-from pymc_subsample.samplers.minibatch.moves import given_factor, given_scale, in_own_units
+from pymc_subsample.model import TallModelError
+from pymc_subsample.samplers.minibatch.moves import in_own_units
 from pymc_subsample.samplers.minibatch.proposals import (
     AdaptiveMetropolis,
     Langevin,
@@ -46,23 +31,23 @@ from pymc_subsample.samplers.minibatch.proposals import (
     as_surrogate_proposal,
     require_size,
 )
-from pymc_subsample.samplers.scalable.checks import RULES, ProposalRecord, check_proposals
+from pymc_subsample.samplers.scalable.chain import (
+    ACCEPTANCE,
+    LEFT,
+    METHOD,
+    TRAJECTORIES,
+    moves_per_proposal,
+    reading_time,
+)
+from pymc_subsample.samplers.scalable.checks import ProposalRecord
 from pymc_subsample.samplers.scalable.deciding import Deciding
 from pymc_subsample.samplers.scalable.forecast import Forecast
-from pymc_subsample.samplers.scalable.kernel import (
-    FACTORISED,
-    INFO,
-    MH_SS,
-    PARAMETER_FUNCTIONS,
-    Decision,
-)
 from pymc_subsample.samplers.scalable.kernel import transitions as compiled
+from pymc_subsample.samplers.scalable.sampler import FEW_ACCEPTED, SCALABLE_MH
 
 _log = logging.getLogger("pymc.subsample")
 
 type Proposal = str | Langevin | AdaptiveMetropolis | RandomWalk
-_ACCEPTANCE = {"factorised": FACTORISED, "mh-ss": MH_SS}
-_TRAJECTORIES = ("hmc", "nuts")
 # Compiled dynamics, and the acceptance rates of many parameters and of one that step sizes are
 # tuned to.
 _MOVES = {
@@ -72,36 +57,48 @@ _MOVES = {
     "AdaptiveMetropolis": ("random-walk", 0.234, 0.44),
     "RandomWalk": ("random-walk", 0.234, 0.44),
 }
-# Of a trajectory; lengths are jittered by 20%.
-_MOST_STEPS = 1024
+# Of a trajectory.
 _DEEPEST = 20
 _QUARTER = np.pi / 2
-# Correlation of draws that a transition of the surrogate leaves, before a chain has shown it.
-_LEFT = 0.5
-# Predicted acceptance, where rows decide, that is told.
-FEW_ACCEPTED = 0.5
-# Draws over which their number is averaged.
-_REMEMBERED = 50
 _BOUNDED = "a bound on the third derivative (with control_variate_order=3 the fourth)"
 
 
-@dataclass_state
-class ScalableMHState(ReferredState):
-    """Everything the next draw depends on. Bounds of rows are made anew at the reference."""
+def _choose(step: "ScalableMH", acceptance: str, predicted: Forecast) -> None:
+    """Choose how rows decide by what that costs and accepts."""
+    factorised, together, _ = predicted.accepted
+    step.predicted_acceptance, step.gradients = max(factorised, together), GRADIENTS
+    moving = moves_per_proposal(step, LEFT) * step.deciding.moving_time(step.gradients)
+    others = DRAW / step.transitions_per_draw + moving
+    better = better_acceptance(factorised, together, reading_time(step), others)
+    step.acceptance = better if acceptance == "auto" else acceptance
+    step.predicted_acceptance = predicted.accepted[ACCEPTANCE[step.acceptance]]
 
-    underrated: float
-    tuning: TuningState
-    surrogate_transitions: int
-    gradients: float
-    control_variate_order: int = field(metadata={"frozen": True})
-    acceptance: str = field(metadata={"frozen": True})
-    kind: str = field(metadata={"frozen": True})
-    bound: str | float = field(metadata={"frozen": True})
-    intensity: float = field(metadata={"frozen": True})
-    given_transitions: int | None = field(metadata={"frozen": True})
-    max_treedepth: int = field(metadata={"frozen": True})
-    target_accept: float = field(metadata={"frozen": True})
-    path_length: float = field(metadata={"frozen": True})
+
+def _report(step: "ScalableMH") -> None:
+    """Log what is predicted of proposals that rows decide on, and warn of few accepted."""
+    bounds, n = step.bounds, step.n_rows
+    always = len(bounds.table.always)
+    whole = f" and {bounds.passed:,.0f} of groups that are read as a whole" if bounds.passed else ""
+    rows = bounds.per_decision
+    _log.info(
+        f"ScalableMH: {n:,} rows of {', '.join(step.observed)}; about "
+        f"{max(bounds.drawn, 0.1):,.3g} rows{whole} ({min(rows / n, 1.0):.2%}) decide on a "
+        f"proposal{f', {always:,} of them always' if always else ''}; predicted acceptance "
+        f"{step.predicted_acceptance:.0%} ({step.acceptance}, {bounds.kind} bounds)"
+        f"{f'; the surrogate reads {len(bounds.exact):,} rows' if len(bounds.exact) else ''}"
+        + (
+            ". This is no small part of the data: pms.advise() compares other samplers"
+            if rows > NO_SMALL_SHARE * n
+            else ""
+        )
+    )
+    if step.predicted_acceptance < FEW_ACCEPTED:
+        _log.warning(
+            f"ScalableMH: rows are predicted to accept only {step.predicted_acceptance:.0%} of "
+            f"the proposals, which move all {len(step.active):,} parameters at once: too many "
+            "for so few rows. Draws will be right, but few of them effective. HMCECS "
+            "does better here."
+        )
 
 
 class ScalableMH(ChainStep):
@@ -226,22 +223,14 @@ class ScalableMH(ChainStep):
     """
 
     name = "scalable_mh"
-    _state_class = ScalableMHState
-    rules = RULES
-    _functions = (*PARAMETER_FUNCTIONS[:2], None)
-    _without_gradient = "ScalableMH needs one for its proposals."
-    _estimates = False
+    sampler, method = SCALABLE_MH, METHOD
     reference: Reference
     tuning: Tuning
-    _shown = ("divergences", "rows_accepted", "rows_read")
-    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
-        RULES,
-        (
-            "acceptance_rate", "accepted", "data_share", "energy", "energy_error", "rows_accepted",
-            "rows_read", "step_size", "tightness", "tree_depth",
-        ),
-        n_steps=np.int64, passes=np.float64, diverging=bool, divergences=int,
-    )  # fmt: skip
+    record: ProposalRecord
+    step_size: float
+    underrated: float
+    gradients: float
+    surrogate_transitions: int
 
     def __init__(
         self,
@@ -260,8 +249,8 @@ class ScalableMH(ChainStep):
         temperature: float = 1.0,
         **above: Unpack[SharedContinuous],
     ):
-        acceptance = arguments.choice("acceptance", acceptance, ("auto", *_ACCEPTANCE))
-        proposal = as_surrogate_proposal(proposal, ("auto", *_TRAJECTORIES), target_accept)
+        acceptance = arguments.choice("acceptance", acceptance, ("auto", *ACCEPTANCE))
+        proposal = as_surrogate_proposal(proposal, ("auto", *TRAJECTORIES), target_accept)
         self.given_transitions = arguments.count(
             "surrogate_transitions", surrogate_transitions, auto=True
         )
@@ -276,244 +265,50 @@ class ScalableMH(ChainStep):
         self.temperature = arguments.temperature(temperature)
         self.transitions_per_draw = arguments.transitions(transitions_per_draw)
         super().__init__(vars, **above)
-        self._form.own &= not in_own_units(proposal)
-        self._attach(2)
+        self.form.own &= not in_own_units(proposal)
+        attach(self, 2)
         require_size(proposal, len(self.active))
         if proposal == "auto":
             curved = self.expansion.effects is not None and path_length is None
             proposal = "nuts" if curved else "hmc"
         self.proposal = proposal
         self.kind = proposal if isinstance(proposal, str) else type(proposal).__name__
-        self._dynamics, many, one = _MOVES[self.kind]
-        compiled(self._dynamics)  # once, before chains begin
+        self.dynamics, many, one = _MOVES[self.kind]
+        compiled(self.dynamics)  # once, before chains begin
         usual = one if len(self.active) == 1 else many
         given = getattr(proposal, "target_accept", target_accept)
         self.target_accept = usual if given is None else given
-        problem, self.prepared = self._found(temperature=self.temperature)
+        problem, self.prepared = finding.find(self, temperature=self.temperature)
         with doing("bounding what the expansions leave of the rows"):
-            self._deciding = Deciding(
+            self.deciding = Deciding(
                 self.expansion, self.active, self.bound, self.intensity, self.temperature,
                 operations=len(list(toposort(self.tall.batch.outputs))),
             )  # fmt: skip
             try:
-                found = self._deciding.choose(order, self.prepared.at_modes)
+                found = self.deciding.choose(order, self.prepared.at_modes)
             except UnboundedError as error:
-                instead = instead_of_bounds(self._as_hmc_ecs(problem, self.prepared))
+                instead = instead_of_bounds(_as_hmc_ecs(self, problem, self.prepared))
                 raise TallModelError(f"{error} {instead}") from error
-        self.control_variate_order = self._deciding.order
-        self._compiled = self._deciding.model
-        self._underrated = max(share for _, share in found)
-        self._choose(acceptance, found[0][0])
-        self._begin(tune=0, draws=0)
-        self._report()
+        self.control_variate_order = self.deciding.order
+        self.compiled = self.deciding.model
+        self.found_underrated = max(share for _, share in found)
+        _choose(self, acceptance, found[0][0])
+        self.begin(tune=0, draws=0)
+        _report(self)
         warn_of_modes(self)
-
-    # Set-up
-
-    def _connect(self) -> None:
-        super()._connect()
-        if self.prepared is not None:  # otherwise the set-up goes on
-            self._deciding.connect(self.expansion)
-            self._compiled = self._deciding.model
-
-    def _as_hmc_ecs(
-        self, problem: Problem, prepared: Preparation
-    ) -> Iterator[tuple[Problem, Preparation]]:
-        """Set up as another step would: on other scales too, after which this step is of no use."""
-        self.prepared = None
-        yield problem, prepared
-        if self._form.rescaled(self.tall, self.expansion, problem, prepared):
-            self._connect()
-            yield self._solved(self.temperature, PERTURBED)
-
-    def _expand(self, tall: TallModel) -> Expansion:
-        expansion = super()._expand(tall)
-        if not expansion.n_predictors:
-            raise TallModelError(
-                f"ScalableMH needs rows of {', '.join(map(repr, tall.observed))} that see the "
-                "parameters by at most ten linear predictors each; this model has not. Use HMCECS."
-            )
-        return expansion
 
     @property
     def bounds(self) -> RowBounds:
         """Bounds at the current reference."""
-        return self._deciding.bounds(self.reference, self._home.factor)
+        return self.deciding.bounds(self.reference, self.home.factor)
 
-    def _reading_time(self) -> float:
-        return self._deciding.bounds(self._home.reference, self._home.factor).reading.time
 
-    def _choose(self, acceptance: str, predicted: Forecast) -> None:
-        """Choose how rows decide by what that costs and accepts."""
-        factorised, together, _ = predicted.accepted
-        self.predicted_acceptance, self.gradients = max(factorised, together), GRADIENTS
-        moving = self._moves_per_proposal(_LEFT) * self._deciding.moving_time(self.gradients)
-        others = DRAW / self.transitions_per_draw + moving
-        better = better_acceptance(factorised, together, self._reading_time(), others)
-        self.acceptance = better if acceptance == "auto" else acceptance
-        self.predicted_acceptance = predicted.accepted[_ACCEPTANCE[self.acceptance]]
-
-    def _moves_per_proposal(self, left: float) -> int:
-        """Transitions of the surrogate per proposal, if each leaves such a correlation of draws."""
-        if self.given_transitions is not None:
-            return self.given_transitions
-        if self.kind == "nuts":
-            return 1
-        others = self._reading_time() + DRAW / self.transitions_per_draw
-        time = self._deciding.moving_time(self.gradients)
-        return most_effective_moves(self.predicted_acceptance, left, time, others)
-
-    def _report(self) -> None:
-        """Log what is predicted of proposals that rows decide on, and warn of few accepted."""
-        bounds, n = self.bounds, self.n_rows
-        always = len(bounds.table.always)
-        whole = (
-            f" and {bounds.passed:,.0f} of groups that are read as a whole" if bounds.passed else ""
-        )
-        rows = bounds.per_decision
-        _log.info(
-            f"ScalableMH: {n:,} rows of {', '.join(self.observed)}; about "
-            f"{max(bounds.drawn, 0.1):,.3g} rows{whole} ({min(rows / n, 1.0):.2%}) decide on a "
-            f"proposal{f', {always:,} of them always' if always else ''}; predicted acceptance "
-            f"{self.predicted_acceptance:.0%} ({self.acceptance}, {bounds.kind} bounds)"
-            f"{f'; the surrogate reads {len(bounds.exact):,} rows' if len(bounds.exact) else ''}"
-            + (
-                ". This is no small part of the data: pms.advise() compares other samplers"
-                if rows > NO_SMALL_SHARE * n
-                else ""
-            )
-        )
-        if self.predicted_acceptance < FEW_ACCEPTED:
-            _log.warning(
-                f"ScalableMH: rows are predicted to accept only {self.predicted_acceptance:.0%} of "
-                f"the proposals, which move all {len(self.active):,} parameters at once: too many "
-                "for so few rows. Draws will be right, but few of them effective. HMCECS "
-                "does better here."
-            )
-
-    # Chains
-
-    def _begin(self, tune: int, draws: int):
-        prepared = self._home
-        super()._begin(tune, draws)
-        self.underrated = self._underrated
-        factor = given_factor(self.proposal, len(self.active))
-        self.tuning = Tuning(
-            tune, self.active, self.expansion.theta_size,
-            prepared.factor if factor is None else factor, self.target_accept,
-        )  # fmt: skip
-        self.record = ProposalRecord(draws=draws, size=self.tall.size)
-        self.gradients = GRADIENTS
-        self.surrogate_transitions = self._moves_per_proposal(_LEFT)
-
-    def _entered(self, point: PointType) -> np.ndarray:
-        theta = self._theta(point)
-        self._start(theta, point, self.tuning.factor)
-        return theta
-
-    def _extent(self) -> float:
-        """Return how far a transition goes: the length of a trajectory, or its doublings."""
-        if self.proposal == "hmc":
-            return float(min(self.path_length, _MOST_STEPS / 1.2 * self.step_size))
-        return float(self.max_treedepth) if self.proposal == "nuts" else 0.0
-
-    def _transitions(
-        self, theta: np.ndarray, size: int
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        reference, bounds = self.reference, self.bounds
-        thetas, infos = np.empty((size, len(theta))), np.empty((size, len(INFO)))
-        thetas[0] = theta
-        self.step_size = given_scale(self.proposal) or float(self.tuning.step.current(self.tune))
-        extent, form = self._extent(), _ACCEPTANCE[self.acceptance]
-        compiled(self._dynamics)(
-            address_of(self.rng), self._compiled, reference.sums(2),
-            self._deciding.packed(reference), bounds.table,
-            Decision(form, float(self.intensity), 1.0 / self.temperature),
-            Moves(self.active, self.tuning.factor, self.step_size, extent),
-            self.surrogate_transitions, self.transitions_per_draw, thetas, infos,
-        )  # fmt: skip
-        exceeded = infos[-1, INFO.index("exceeded")]
-        if exceeded >= 0:
-            self._refuse_row(int(exceeded))
-        return thetas, without_crossings(dict(zip(INFO, infos.T, strict=True)))
-
-    def _refuse_row(self, row: int):
-        given = "" if isinstance(self.bound, str) else f" with bound={self.bound:g}"
-        raise RuntimeError(
-            f"ScalableMH: row {row:,} of {', '.join(map(repr, self.observed))} exceeds its bound"
-            f"{given}, so that the draws would not be from the posterior. "
-            + (
-                "Give a larger bound."
-                if given
-                else "Please report this with the model; HMCECS needs no bounds."
-            )
-        )
-
-    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
-        exact = 2 * len(self._deciding.exact) * infos["n_steps"].astype(int)
-        read, decisions = infos["rows_drawn"] + infos["rows_passed"], infos["decisions"]
-        return {
-            "divergences": self._divergences(infos["diverging"]),
-            "rows_accepted": np.where(decisions > 0, infos["rows_accepted"], np.nan),
-            "rows_read": read,
-            "passes": infos["rows_passed"] / self.n_rows,
-            "n_evaluations": 3 * read.astype(int) + exact,
-            "step_size": self.step_size,
-            "data_share": read / np.maximum(decisions, 1.0) / self.n_rows,
-        }
-
-    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> None:
-        """Adapt to the surrogate, which costs no rows; move the reference if the chain has left."""
-        tuning = self.tuning
-        moves = self.surrogate_transitions * self.transitions_per_draw
-        crossed = info["crossed"] > 0 and info["n_steps"] > moves
-        tuning.add(theta, info["acceptance_rate"], 0.0, crossed=crossed)
-        self.gradients += (info["n_steps"] / moves - self.gradients) / _REMEMBERED
-        if not tuning.due():
-            return
-        # Of successive draws, and of successive proposals.
-        correlation = lag_one(tuning.recent()[:, self.active])
-        between = correlation ** (1.0 / self.transitions_per_draw)
-        left = left_by_a_move(between, self.predicted_acceptance, self.surrogate_transitions)
-        self.surrogate_transitions = self._moves_per_proposal(left)
-        better = None
-        if not isinstance(self.proposal, RandomWalk):
-            # Independent draws that one is worth, of proposals that move by single steps.
-            single = self.kind not in _TRAJECTORIES
-            worth = (1.0 - correlation) / (1.0 + correlation) if single else 1.0
-            better = tuning.better_factor(worth)
-        if better is not None:
-            tuning.factor = better
-        away = self._given_reference is None and tuning.left(self.reference.theta)
-        if away:
-            self._recentre(self._settled(theta))
-        tuning.restart(self.step_size if away or better is not None else None)
-
-    def _recentre(self, theta: np.ndarray) -> None:
-        """Take another reference, if rows have bounds there that hold."""
-        reference = reference_at(self.expansion, theta, self.temperature)
-        try:
-            _, share = self._deciding.verify(reference, self._home.factor, self.tuning.factor)
-        except TallModelError:
-            return
-        self.reference, self.underrated = reference, share
-
-    # After tuning
-
-    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
-        n = len(thetas)
-        shared = {"loglik_variance": np.zeros(n), "subset_accepted": np.ones(n), "sign": np.ones(n)}
-        self.record.add(thetas, infos | shared)
-        self.record.add_decisions(infos)
-
-    def _check(self) -> list[Check]:
-        return check_proposals(
-            self.record,
-            active=self.active,
-            n_rows=self.n_rows,
-            underrated=self.underrated,
-            temperature=self.temperature,
-            tune=self.tuning.total,
-            began=self.began,
-            target=self.target_accept if given_scale(self.proposal) is None else 0.0,
-        )
+def _as_hmc_ecs(
+    step: ScalableMH, problem: Problem, prepared: Preparation
+) -> Iterator[tuple[Problem, Preparation]]:
+    """Set up as another step would: on other scales too, after which this step is of no use."""
+    step.prepared = None
+    yield problem, prepared
+    if step.form.rescaled(step.tall, step.expansion, problem, prepared):
+        connect(step)
+        yield finding.solved(step, step.temperature, PERTURBED)

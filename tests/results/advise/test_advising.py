@@ -18,6 +18,7 @@ from pymc_subsample.results.advise import decision, trials
 from pymc_subsample.results.advise.decision import AllRows
 from pymc_subsample.results.advise.pilot import Pilot, run_pilot
 from pymc_subsample.results.advise.result import Option, duration, percent, read
+from pymc_subsample.samplers.registry import ADVISED
 
 # A pilot of 150 draws, whatever the machine.
 SHORT = {"seconds": 1e-6}
@@ -194,7 +195,7 @@ def test_both_steps_are_compared_by_their_own_set_ups():
 def test_a_step_of_a_shared_reference_is_handed_over(tall, name, longer, monkeypatch):
     monkeypatch.setattr(decision, "exact_may_take", lambda seconds: longer)
     advice = pms.advise(tall, samplers=["HMCECS", "ScalableMH"], effective_draws=SOME, **SHORT)
-    assert advice.step._search is not None  # as a new one would have looked for other modes
+    assert advice.step.search is not None  # as a new one would have looked for other modes
     assert type(advice.step).__name__ == advice.recommendation == name
     assert advice.step.n_rows == 40_000
 
@@ -251,7 +252,7 @@ def test_the_answer_is_one_line(advice):
     )
     assert option["ScalableMH"].seconds == advice.seconds
     assert option[advice.against].seconds == advice.full_seconds
-    assert set(option) == {*trials.AVAILABLE, advice.against}
+    assert set(option) == {*ADVISED, advice.against}
 
 
 @pytest.mark.parametrize(
@@ -567,8 +568,8 @@ def test_the_exact_step_is_tried_where_it_could_be_the_one(
     tried = trials.Trials(None, {}, pms.Advice("", "", "", parameters=parameters), 1.0, 0)
     tried._setup = setup
     tried.found = [replace(trial("HMCECS", seconds, failed, full_seconds), rows=100_000)]
-    assert why in tried._unworthy()
-    assert bool(why) == bool(tried._unworthy())
+    assert why in tried._unworthy("ScalableMH")
+    assert bool(why) == bool(tried._unworthy("ScalableMH"))
 
 
 def test_pays_from_never_always_and_in_between():

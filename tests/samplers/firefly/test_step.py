@@ -26,6 +26,7 @@ from pymc_subsample.kernels.proposals import GIVEN
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.firefly import step as firefly
 from pymc_subsample.samplers.firefly.kernel import log_excess
+from pymc_subsample.samplers.minibatch import moves
 from pymc_subsample.samplers.minibatch.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 
 SLOW = pytest.mark.slow
@@ -382,7 +383,7 @@ def excesses(step, theta):
 def move(step, theta, given, bright, k=1):
     """Run the kernel with a proposal that is given; return the bright rows."""
     step.bright, step.bright_at = np.array(bright, dtype=np.int64), np.ones(2)
-    step._run(theta[None], GIVEN, given, 0.0, k)
+    firefly.run(step, theta[None], GIVEN, given, 0.0, k)
     return step.bright
 
 
@@ -411,7 +412,7 @@ def test_lights_change_with_the_right_probabilities(brightness, rate, small):
     for i in range(5):
         assert binomtest(int(lit[i]), n, up[i]).pvalue > ALPHA
         assert binomtest(n - int(kept[i]), n, down[i]).pvalue > ALPHA
-    assert not step._bright_rows.any()
+    assert not step.bright_rows.any()
 
 
 @pytest.mark.costly
@@ -698,7 +699,7 @@ def test_proposals_adapt_in_tuning_and_only_then(model):
     one.setup_chain(np.random.default_rng(3), 300, 300)
     _, before, point = run(one, model.initial_point(), 300)
     one.stop_tuning()
-    scaling, reference = one.scaling, one.reference
+    scaling, reference = moves.scaling(one), one.reference
     _, after, _ = run(one, point, 300)
     assert len({s["scaling"] for s in before}) > 100
     assert {s["scaling"] for s in after} == {scaling}
@@ -762,7 +763,7 @@ def test_checks_at_the_end_of_a_chain(cases):
 def test_a_bound_that_is_none_is_reported_at_the_end(model, monkeypatch):
     monkeypatch.setattr(lower_bounds, "_holds", lambda *_: True)
     monkeypatch.setattr(lower_bounds, "_least_found", lambda *_: 0.0)
-    monkeypatch.setattr(pms.FireflyMC, "_verify", lambda *_: 1.0)
+    monkeypatch.setattr(firefly, "_verify", lambda *_: 1.0)
     step = pms.FireflyMC(model=model, bound=-0.01)
     last, said = warned(step, model.initial_point())
     assert last["check_lower_bound"] > 1e3

@@ -21,6 +21,7 @@ from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.touching import touching_rows
+from pymc_subsample.samplers.gibbs import step as gibbs
 from pymc_subsample.samplers.gibbs.checks import ConditionalErrors, conditional_errors, memory
 from pymc_subsample.samplers.minibatch.evidence import ACCEPT, DECIDE, REJECT, Answer
 
@@ -146,8 +147,8 @@ def enumerated(model):
 
 
 def to_point(step, state):
-    step._left = None  # from any point, which a run never does
-    [point] = step.points(step.tall.initial_point, np.array([state], dtype=float))
+    step.left = None  # from any point, which a run never does
+    [point] = step.layout.points(step.tall.initial_point, np.array([state], dtype=float))
     return point
 
 
@@ -271,7 +272,7 @@ def _metropolis(settings, evidence):
 def test_a_wrong_threshold_is_noticed(small, monkeypatch):
     model, states, probability = small
     step = pms.AusterityGibbs(model=model, epsilon=0)
-    monkeypatch.setattr(step, "_test", Compiled(_metropolis, DECIDE, None), raising=False)
+    monkeypatch.setattr(gibbs, "TEST", Compiled(_metropolis, DECIDE, None))
     assert moved_from_target(step, states, probability) < 1e-9
 
 
@@ -362,8 +363,8 @@ def errors_of(step, model, epsilon, updates=24, decisions=2000):
     rng = np.random.default_rng(2)
     pairs = [((rng.random(30) < 0.5).astype(float), int(i)) for i in rng.integers(0, 30, updates)]
     return conditional_errors(
-        step.expansion, step._touching, step.active, pairs, test=step._test.address,
-        settings=step._settings(), decisions=decisions, rng=rng,
+        step.expansion, step.touching, step.active, pairs, test=gibbs.TEST.address,
+        settings=gibbs.settings(step), decisions=decisions, rng=rng,
     )  # fmt: skip
 
 

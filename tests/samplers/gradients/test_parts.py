@@ -94,7 +94,7 @@ def test_a_state_belongs_to_its_parts(model):
         pms.SGMCMC(**kwargs, **parts).sampling_state
         for parts in ({}, {"gradient": "svrg"}, {"batches": "clustered"}, {"integrator": "euler"})
     ]
-    assert len({state.sampler for state in states}) == 4
+    assert len({state.sampler_parts for state in states}) == 4
     with pytest.raises(ValueError, match="sampler"):
         pms.SGMCMC(**kwargs).sampling_state = states[2]
 

@@ -485,7 +485,7 @@ def test_strata_make_gradients_less_noisy():
         _, stats = chain(step, model.initial_point(), tune=5, draws=400)
         noise[make] = np.mean([s["gradient_variance"] for s in stats[5:]])
     assert noise[pms.ClusteredSGHMC] < 0.6 * noise[pms.SGHMC]
-    assert sorted(step._permutation) == list(range(4000))
+    assert sorted(step.permutation) == list(range(4000))
 
 
 @pytest.mark.costly
@@ -817,7 +817,7 @@ def test_diagonal_metrics_know_the_largest_curvature():
     precision = X.T @ X + np.eye(size)
     [scale] = step.prepared.factor
     largest = np.linalg.eigvalsh(precision * scale * scale[:, None])[-1]
-    np.testing.assert_allclose(step._curvature.max(), largest, rtol=0.05)
+    np.testing.assert_allclose(step.steps.curvature.max(), largest, rtol=0.05)
     assert step.automatic_step_size < 0.1 / largest
     step = pms.SGLD(model=model, metric="identity")
     largest = np.linalg.eigvalsh(precision)[-1]

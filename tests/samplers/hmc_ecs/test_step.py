@@ -718,11 +718,11 @@ def test_the_last_look_of_tuning_asks_what_the_subsample_perturbs(off, times, mo
     """The perturbation falls like m^-2, and half of what is tolerable is aimed at."""
     looked = []
 
-    def perturbation(self):
-        looked.append(self.tuning.done)
+    def perturbation(step):
+        looked.append(step.tuning.done)
         return off
 
-    monkeypatch.setattr(pms.HMCECS, "_perturbation", perturbation)
+    monkeypatch.setattr(adaptation, "measured_perturbation", perturbation)
     rng = np.random.default_rng(1)
     x = rng.normal(size=4000)
     with pm.Model():
@@ -750,8 +750,8 @@ def test_what_a_subsample_perturbs_is_told_before_the_end():
         step.subsample.always = step.subsample.always[:0]
         step.subsample_size = size
         z = np.random.default_rng(3).standard_normal((100, 2))
-        for theta in step.reference.theta + z @ np.linalg.cholesky(step._home.factor).T:
+        for theta in step.reference.theta + z @ np.linalg.cholesky(step.home.factor).T:
             step.tuning.add(theta, 0.8, 0.1)
         step.tuning._fold()
-        found.append(step._perturbation())
+        found.append(adaptation.measured_perturbation(step))
     assert found[0] > 5 * found[1]

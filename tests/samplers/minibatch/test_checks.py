@@ -1,6 +1,7 @@
 """What the minibatch Metropolis-Hastings steps find out about a chain, and what they say of it."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pymc as pm
@@ -12,6 +13,7 @@ import pymc_subsample as pms
 from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel
+from pymc_subsample.samplers.minibatch.confidence import given_bound, local_bounds
 from pymc_subsample.samplers.minibatch.decision_errors import (
     AcceptanceErrors,
     Proposed,
@@ -416,20 +418,20 @@ def test_an_automatic_bound_that_does_not_hold_warns(model, caplog, monkeypatch)
     """The check lets the test decide with the bound that the chain had, not with that of all."""
     step = pms.ConfidenceMH(model=model, transitions_per_draw=2)
     assert said(caplog, step, model)[1] <= {"share"}
-    automatic = type(step)._bound
+    automatic = step.decision.bound
 
-    def smaller(self, *points):
-        found = automatic(self, *points)
-        return found._replace(slope=1e-3 * found.slope, table=_shrunk(found.table, self))
+    def smaller(step, *points):
+        found = automatic(step, *points)
+        return found._replace(slope=1e-3 * found.slope, table=_shrunk(found.table, step))
 
-    monkeypatch.setattr(type(step), "_bound", smaller)
+    monkeypatch.setattr(type(step), "decision", replace(step.decision, bound=smaller))
     assert "bound" in said(caplog, step, model)[1]
 
 
 def _shrunk(table, step):
     """Tables of bounds near the reference hold them beside the radii, below the metric."""
     smaller = table.copy()
-    if step._linear is None:
+    if step.linear is None:
         smaller[step.tall.phi_size :, 1] *= 1e-3
     return smaller
 
@@ -445,14 +447,14 @@ def test_rows_with_a_kink_have_no_bound_but_a_pass(predictors):
         scale = 1.0 if predictors == 1 else pm.math.exp(pm.Normal("log_scale", 0, 1))
         pm.Laplace("y", b * x, scale, observed=0.5 * x + rng.laplace(size=400))
     step = pms.ConfidenceMH(model=model)
-    assert step._linear is None
-    assert step._local() is None
+    assert step.linear is None
+    assert local_bounds(step) is None
 
 
 def test_a_given_bound_is_tempered(model):
     step = pms.ConfidenceMH(model=model, bound=lambda point, new: 0.3, temperature=4.0)
     theta = np.zeros(2)
-    np.testing.assert_allclose(step._given_bound(theta, theta), 0.3 * 4000 / 4)
+    np.testing.assert_allclose(given_bound(step, theta, theta), 0.3 * 4000 / 4)
 
 
 @pytest.mark.costly(cases=0)

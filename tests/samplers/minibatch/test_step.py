@@ -14,6 +14,7 @@ from scipy.stats import norm
 from steps_of_all_kinds import TESTS
 
 import pymc_subsample as pms
+from pymc_subsample.samplers.minibatch import moves
 from pymc_subsample.samplers.minibatch.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 
 SLOW = pytest.mark.slow
@@ -265,7 +266,7 @@ def test_proposals_adapt_in_tuning_and_only_then(model, step):
     one.setup_chain(np.random.default_rng(3), 200, 200)
     _, before, point = run(one, model.initial_point(), 200)
     one.stop_tuning()
-    factor, reference, scaling = one.tuning.factor.copy(), one.reference, one.scaling
+    factor, reference, scaling = one.tuning.factor.copy(), one.reference, moves.scaling(one)
     _, after, _ = run(one, point, 200)
     assert len({s["scaling"] for s in before}) > 100
     assert {s["scaling"] for s in after} == {scaling}
@@ -316,7 +317,7 @@ def test_statistics_describe_the_transitions(model, step, proposal, order):
         assert stat["loglik_ratio_variance"] >= 0
     stuck = np.all(draws[1:] == draws[:-1], axis=1)
     assert [s["accepted"] == 0 for s in stats[1:]] == stuck.tolist()
-    error = [s[step._error] for s in stats]
+    error = [s[step.decision.error] for s in stats]
     assert 0 <= min(error) <= max(error) <= TESTS[step].limit
 
 

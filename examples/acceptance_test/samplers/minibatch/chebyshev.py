@@ -6,13 +6,22 @@ from typing import Unpack
 import numpy as np
 
 from pymc_subsample.chain import arguments
+from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.samplers.minibatch.decisions import chebyshev
 from pymc_subsample.samplers.minibatch.evidence import DECIDE
-from pymc_subsample.samplers.minibatch.step import MinibatchMH, SharedMH
+from pymc_subsample.samplers.minibatch.sampler import deciding
+from pymc_subsample.samplers.minibatch.step import METHOD, Decision, SharedMH, set_up
+
+DECISION = Decision(
+    test=Compiled(chebyshev.decide, DECIDE, None),
+    settings=lambda step: np.array(chebyshev.Settings(step.batch_size, step.delta)),
+    cause=lambda step: "Chebyshev's inequality cannot decide on fewer: log-ratios vary too much.",
+    remedies=lambda step: [f"decrease delta (now {step.delta:g})", "increase batch_size"],
+)
 
 
-class ChebyshevMH(MinibatchMH):
+class ChebyshevMH(ChainStep, shares=set_up):
     r"""Metropolis-Hastings decided by Chebyshev's inequality on a growing batch.
 
     Parameters
@@ -22,19 +31,10 @@ class ChebyshevMH(MinibatchMH):
     """
 
     name = "chebyshev_mh"
-    _test = Compiled(chebyshev.decide, DECIDE, None)
+    sampler, method, decision = deciding("ChebyshevMH"), METHOD, DECISION
 
     def __init__(
         self, vars: Sequence | None = None, *, delta: float = 0.05, **above: Unpack[SharedMH]
     ):
         self.delta = arguments.between("delta", delta, 0.0, 1.0)
-        super().__init__(vars, **above)
-
-    def _settings(self) -> np.ndarray:
-        return np.array(chebyshev.Settings(self.batch_size, self.delta))
-
-    def _cause(self) -> str:
-        return "Chebyshev's inequality cannot decide on fewer: the log-ratios vary too much."
-
-    def _remedies(self) -> list[str]:
-        return [f"decrease delta (now {self.delta:g})", "increase batch_size"]
+        set_up(self, vars, **above)

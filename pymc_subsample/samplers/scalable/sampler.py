@@ -1,0 +1,39 @@
+"""The record of scalable Metropolis-Hastings."""
+
+from typing import Any
+
+import numpy as np
+
+from pymc_subsample.chain.sampler import Advised, Sampler
+from pymc_subsample.samplers.scalable.checks import RULES
+
+# Predicted acceptance, where rows decide, that is told.
+FEW_ACCEPTED = 0.5
+# Why rows accept little where the cube of the number of parameters is many times their number.
+CROWD = "too many parameters for so few rows"
+
+
+def _unworthy(step: Any) -> str:
+    share = step.predicted_acceptance
+    few = f"it would accept only about {share:.0%} of its proposals, with {CROWD}"
+    return few if share < FEW_ACCEPTED else ""
+
+
+SCALABLE_MH = Sampler(
+    name="ScalableMH",
+    number=2,
+    family="ScalableMH",
+    kernel="scalable.kernel",
+    rules=RULES,
+    numbers=(
+        "acceptance_rate", "accepted", "data_share", "energy", "energy_error", "rows_accepted",
+        "rows_read", "step_size", "tightness", "tree_depth", "passes",
+    ),
+    others={"n_steps": np.int64, "diverging": bool, "divergences": int},
+    shown=("divergences", "rows_accepted", "rows_read"),
+    # Set-up in trials: 1 to 5 times that of HMCECS, twice usually; up to 50 in a crowd.
+    advised=Advised(
+        place=1, unasked=True, exact=True, reads_for="draw", dearer=(2.0, 50.0), unworthy=_unworthy
+    ),
+)  # fmt: skip
+SAMPLERS = (SCALABLE_MH,)
