@@ -420,8 +420,8 @@ def test_an_automatic_bound_that_does_not_hold_warns(model, caplog, monkeypatch)
     assert said(caplog, step, model)[1] <= {"share"}
     automatic = step.decision.bound
 
-    def smaller(step, *points):
-        found = automatic(step, *points)
+    def smaller(step, theta, given):
+        found = automatic(step, theta, given)
         return found._replace(slope=1e-3 * found.slope, table=_shrunk(found.table, step))
 
     monkeypatch.setattr(type(step), "decision", replace(step.decision, bound=smaller))
