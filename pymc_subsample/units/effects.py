@@ -7,10 +7,10 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_subsample.chain.arguments import generator, model_in_context
 from pymc_subsample.diagnostics.trees import SAMPLE_DIMS
+from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.units.accuracy import TOLERABLE, Marginal, error_at
-from pymc_subsample.units.drawing import Drawer
+from pymc_subsample.units.drawing import EXCESS, Drawer
 from pymc_subsample.units.elsewhere import share_elsewhere
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import UnitGraphs
@@ -27,8 +27,6 @@ _NUMBERS = 2**23
 _LEVELS = 2_000
 # Draws at which integrals are looked at, and as many of the farthest.
 _JUDGED = 10
-# What draws of a level may be off by, as a share of probability.
-_EXCESS = 0.01
 
 
 def effects(
@@ -196,11 +194,11 @@ def _drawn(
     graphs = functions.graphs
     own = marginal.functions.of(unique)
     modes = find_modes(own, marginal.reference, start_of(own))
-    drawer = Drawer(functions.of(unique), modes)
+    drawer = Drawer(functions.of(unique), modes, (own, marginal.reference))
     u = np.array([drawer.draw(x, rng) for x in theta])
     elsewhere = share_elsewhere(own, marginal.reference, modes, drawer.reach)
     excess = np.maximum(drawer.excess, elsewhere)
-    lost = np.flatnonzero(np.isnan(u).any(axis=(0, 2)) | ~(excess < _EXCESS))
+    lost = np.flatnonzero(drawer.lost | ~(excess < EXCESS))
     if len(lost):
         raise ValueError(
             f"Level {unique[lost[0]]:,} of {' and '.join(map(repr, graphs.grouping.names))} cannot "

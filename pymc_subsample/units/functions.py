@@ -49,19 +49,13 @@ class UnitFunctions:
         new._place(levels)
         return new
 
-    def repeated(self, times: int) -> "UnitFunctions":
-        """Return these functions of the same units several times, one after the other."""
-        new = self.of(self.levels)
-        units = len(self.levels)
-        new.levels = np.tile(self.levels, times)
+    def among(self, units: np.ndarray) -> "UnitFunctions":
+        """Return these functions of some units, by position, any of them several times."""
+        new = object.__new__(UnitFunctions)
+        new.__dict__.update(self.__dict__)
+        new.levels = self.levels[units]
         new.data = [
-            Part(
-                [
-                    np.take(x, np.tile(np.arange(len(data.unit)), times), axis=column.axis)
-                    for x, column in zip(data.columns, part.columns.values(), strict=True)
-                ],
-                (data.unit + units * np.arange(times)[:, None]).ravel(),
-            )
+            _among(part, data, units, len(self.levels))
             for part, data in zip(self.parts, self.data, strict=True)
         ]
         return new
@@ -212,6 +206,18 @@ def _part(part: RowGraph, position: np.ndarray) -> Part:
     rows = rows[np.argsort(unit[rows], kind="stable")]
     columns = [np.take(c.array, rows, axis=c.axis) for c in part.columns.values()]
     return Part(columns, unit[rows])
+
+
+def _among(part: RowGraph, data: Part, units: np.ndarray, n_units: int) -> Part:
+    counts = np.bincount(data.unit, minlength=n_units)
+    own, before = counts[units], (np.cumsum(counts) - counts)[units]
+    within = np.arange(own.sum()) - np.repeat(np.cumsum(own) - own, own)
+    rows = within + np.repeat(before, own)
+    columns = [
+        np.take(x, rows, axis=column.axis)
+        for x, column in zip(data.columns, part.columns.values(), strict=True)
+    ]
+    return Part(columns, np.repeat(np.arange(len(units)), own))
 
 
 def _sums(values: np.ndarray, unit: np.ndarray, units: int) -> np.ndarray:

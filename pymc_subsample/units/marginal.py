@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pymc as pm
 
-from pymc_subsample.chain.arguments import generator, model_in_context
 from pymc_subsample.model import TallModelError
+from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.units.accuracy import TOLERABLE, Integral, Marginal, choose_nodes
 from pymc_subsample.units.choosing import chosen
 from pymc_subsample.units.elsewhere import refuse_other_modes
