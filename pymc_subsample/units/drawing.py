@@ -14,8 +14,8 @@ _DEGREES, _WIDER = 4.0, 1.2
 # ones at which it is at every draw, by dimension (at finer ones where the largest is the outermost
 # of these), and how much larger it may be between them: in steps of a standard deviation a normal
 # density beside a wider one differs by less.
-_LOOKED, _CANDIDATES = {1: 15, 2: 9}, {1: 7, 2: 20}
-_FINER = {1: 31, 2: 15}
+_LOOKED, _CANDIDATES = {1: 25, 2: 11}, {1: 9, 2: 25}
+_FINER = {1: 45, 2: 15}
 _IN_MORE, _CANDIDATES_IN_MORE, _MOST_NODES = 7, 40, 512
 _BETWEEN = 0.1
 # What draws of a unit may be off by, as a share of probability.
