@@ -18,6 +18,7 @@ from pymc_subsample.chain.ahead import Ahead
 from pymc_subsample.chain.calling import given_start, refuse_init
 from pymc_subsample.chain.declarations import SHOWN, Statistics, named_alike
 from pymc_subsample.chain.ends import with_causes
+from pymc_subsample.chain.integrating import check_units, say_costs, store_as_called
 from pymc_subsample.chain.memory import hint_for_bambi, refuse_beyond_memory, warn_of_rows
 from pymc_subsample.chain.modes import number_of_chain
 from pymc_subsample.chain.notices import Notice, Unsaid, begin_run
@@ -25,6 +26,7 @@ from pymc_subsample.chain.step import SubsampledStep
 from pymc_subsample.chain.tuning import ProposalTuning, Tuning
 from pymc_subsample.diagnostics import checks, samplers
 from pymc_subsample.diagnostics.checks import Check, Rule
+from pymc_subsample.diagnostics.integrals import INTEGRATED, UNIT_RULES
 from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.diagnostics.tails import TAIL, check_tails
 from pymc_subsample.expansion.factors import scaled
@@ -73,6 +75,7 @@ class ChainStep(SubsampledStep):
         self._left, self._thread, self.own = None, threading.current_thread(), None
         self._ahead = Ahead()
         super().setup_chain(rng, tune, draws)
+        self._begin_units()
         modes = len(self.prepared.at_modes) if tune and self.prepared is not None else 1
         self.mode = number_of_chain(self.rng) % modes
         self.row_rng = self.rng.spawn(1)[0]
@@ -259,19 +262,27 @@ class ChainStep(SubsampledStep):
     def _judged(self) -> dict[str, Any]:
         """Check a finished chain: statistics of its last draw, and the warning with it."""
         found = with_causes(self, [*self._check(), *self._check_tails()])
+        if self._units is not None:
+            found += check_units(self)
         search = self._search
         self._thread = None
         if search is not None:
             found = [*found, checks.check_modes(search)]
         said = checks.warning(type(self).__name__, found)
         warning = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
-        return checks.record(self.rules, found, search) | {"warning": warning}
+        return checks.record(self._rules, found, search) | {"warning": warning}
+
+    @property
+    def _rules(self) -> list[Rule]:
+        """Those of the sampler, and of what it has integrated out."""
+        return [*self.rules, *(() if self._units is None else UNIT_RULES)]
 
     @cached_property
     def _unjudged(self) -> dict[str, Any]:
         """Statistics that draws share, but for the checks of the chain's last."""
         shared = {"n_rows": self.n_rows, samplers.STATISTIC: samplers.number_of(type(self))}
-        return checks.record(self.rules, None) | shared | {"warning": None}
+        shared |= {} if self._units is None else {INTEGRATED: self._units.number}
+        return checks.record(self._rules, None) | shared | {"warning": None}
 
     @property
     def sampling_state(self) -> Any:
@@ -289,8 +300,14 @@ class ChainStep(SubsampledStep):
     def _forget(self) -> None:
         """Drop what is cached of the state."""
 
+    def _begin_units(self) -> None:
+        """Take over what the run that calls, if one does, stores of local variables."""
+        if self._units is not None:
+            store_as_called(self._units)
+
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_changes()
+        self._begin_units()
         self._ahead.undo(self)
         anew = {*self._connected, "_seen", "_thread", "_left", "_ahead"}
         return {name: value for name, value in vars(self).items() if name not in anew}
@@ -303,9 +320,11 @@ class ChainStep(SubsampledStep):
         if self.unsaid is not None:
             self.unsaid.say()
         refuse_init(type(self).__name__)
-        refuse_beyond_memory(self._model)
-        warn_of_rows(self._model, self.tall)
-        hint_for_bambi(self._model)
+        refuse_beyond_memory(self.model)
+        warn_of_rows(self.model, self.tall)
+        hint_for_bambi(self.model)
+        if self._units is not None:
+            say_costs(self)
         columns = [
             TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))
             for name in self._shown

@@ -18,6 +18,7 @@ from pymc.step_methods.compound import BlockedStep
 
 from pymc_subsample.chain import arguments, guards, variables
 from pymc_subsample.chain.form import Form, expansion_of_order
+from pymc_subsample.chain.integrating import declare_units, integrated
 from pymc_subsample.chain.modes import starts
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.setup import NEARLY, Preparation, Problem
@@ -41,6 +42,7 @@ from pymc_subsample.model.identity import archive
 from pymc_subsample.model.verification import warn_about_whole_terms
 from pymc_subsample.rows import Rows
 from pymc_subsample.rows.samples import warn_of_samples
+from pymc_subsample.units.sampled import Units
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -78,6 +80,13 @@ class SubsampledStep(BlockedStep):
         the model writes them; and coefficients of nearly collinear columns, as of raw powers of a
         year, by the QR reparameterisation, where sums over rows lose their digits otherwise. Draws
         are in the model's own variables either way.
+    integrate : "auto", False, str or sequence of str, default "auto"
+        Local variables to integrate out, all of one grouping: effects of customers, patients or
+        rows, each with few rows, which would be as many parameters. The chain moves the others, on
+        their marginal posterior, and subsamples units, all rows of a level, in place of rows; local
+        variables are drawn, exactly, given each draw that is stored. "auto": those of the grouping
+        that has many levels of few rows, unless `vars`, `observed`, `dim` or `data` are given. See
+        `marginalize` and `effects`.
     passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads all rows where set-up, tuning and checks do: a number of threads of this process,
         or the workers of an executor. Results do not depend on it. Default: as many threads as
@@ -132,6 +141,8 @@ class SubsampledStep(BlockedStep):
     prepared: Preparation | None = None
     # Which of the modes that the set-up found this chain starts in.
     mode: int = 0
+    # Local variables that are integrated out, where there are some.
+    _units: Units | None = None
     # What the part of the set-up took that steps of one model share.
     seconds_to_reference = 0.0
 
@@ -158,6 +169,7 @@ class SubsampledStep(BlockedStep):
         data: Rows | Sequence[Rows] | None = None,
         reference: "Mapping[str, Any] | SubsampledStep | xr.DataTree | None" = None,
         reparameterize: bool = True,
+        integrate: str | Sequence[str] | bool = "auto",
         passes: Any = None,
         rng: int | np.random.Generator | None = None,
         initial_point: PointType | None = None,
@@ -173,8 +185,19 @@ class SubsampledStep(BlockedStep):
         arguments.only_numba(compile_kwargs)
         self._made_by = arguments.passes(passes)
         self.rng = arguments.generator(rng)
-        self._model = arguments.model_in_context(model, f"create {type(self).__name__}")
+        model = arguments.model_in_context(model, f"create {type(self).__name__}")
+        with doing("integrating local variables out"):
+            self._units = integrated(
+                model, integrate, type(self).__name__,
+                vars=vars, observed=observed, dim=dim, data=data,
+            )  # fmt: skip
+        self._model = model if self._units is None else self._units.marginal
         self.vars = self._chosen(vars)
+        if self._units is not None:
+            declare_units(self)
+        if self._units is not None and not of_run:
+            reference = self._units.without(reference)
+            initial_point = self._units.without(initial_point)
         if of_run:  # of which these are kept, and not the run itself
             self._earlier = reference = variables.earlier(self._model, reference)
         else:
@@ -191,7 +214,7 @@ class SubsampledStep(BlockedStep):
 
     def _chosen(self, vars: Sequence | None) -> list:
         """Return the value variables to sample."""
-        return variables.continuous_vars(vars, self._model)
+        return variables.continuous_vars(vars, self.model)
 
     def _attach(self, order: int | str | None) -> None:
         """Trace and compile the model for control variates of some order, or of order "auto"."""
@@ -205,7 +228,7 @@ class SubsampledStep(BlockedStep):
                 "take more rows than those of order 2: PyTensor has no second derivatives of "
                 f"{', '.join(map(repr, self.tall.observed))} ({self.expansion.rough})"
             )
-        self._seen = guards.contents(self._model, self.tall)
+        self._seen = guards.contents(self.model, self.tall)
         if (data := self._rows_of["data"]) is not None:
             # Copies in other processes need not read all rows again.
             self._rows_of["data"] = require_rows(data).as_checked()
@@ -262,12 +285,12 @@ class SubsampledStep(BlockedStep):
         return None if self.prepared is None else self.prepared.search
 
     def _refuse_changes(self) -> None:
-        guards.refuse_changes(self, self._seen, guards.contents(self._model, self.tall))
+        guards.refuse_changes(self, self._seen, guards.contents(self.model, self.tall))
 
     def _check_vars(self) -> None:
         """Refuse variables that this step cannot sample."""
-        variables.refuse_discrete(self.vars, self._model)
-        variables.refuse_own_steps(self.vars, self._model)
+        variables.refuse_discrete(self.vars, self.model)
+        variables.refuse_own_steps(self.vars, self.model)
 
     @property
     def fingerprint(self) -> str:
@@ -277,7 +300,7 @@ class SubsampledStep(BlockedStep):
     @property
     def model(self) -> pm.Model:
         """The model that is sampled; a step that was unpickled has a copy of its own."""
-        return self._model
+        return self._model if self._units is None else self._units.model
 
     def _places(self, names: Collection[str]) -> np.ndarray:
         """Positions in theta of value variables."""
@@ -295,7 +318,10 @@ class SubsampledStep(BlockedStep):
         """Return `point` with this step's variables as in vectors of values, shape (n, d)."""
         n = len(values)
         columns = {name: values[:, part].reshape(n, *shape) for name, part, shape in self._moved}
-        return [{**point, **{name: x[i, ...] for name, x in columns.items()}} for i in range(n)]
+        points = [{**point, **{name: x[i, ...] for name, x in columns.items()}} for i in range(n)]
+        if self._units is None:
+            return points
+        return self._units.completed(points, self.tune, self.rng)
 
     def _taylor(self) -> Expansion:
         """Return the expansion in which the reference is sought."""
@@ -424,4 +450,4 @@ class SubsampledStep(BlockedStep):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._connect()
-        self._seen = guards.contents(self._model, self.tall)
+        self._seen = guards.contents(self.model, self.tall)
