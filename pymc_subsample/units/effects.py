@@ -14,8 +14,8 @@ from pymc_subsample.units.drawing import EXCESS, Drawer
 from pymc_subsample.units.elsewhere import share_elsewhere
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import UnitGraphs
-from pymc_subsample.units.marginal import marginal_of
 from pymc_subsample.units.modes import find_modes
+from pymc_subsample.units.of_run import marginal_of_run
 from pymc_subsample.units.quantities import Quantity, quantities_of
 from pymc_subsample.units.reference import start_of
 from pymc_subsample.validation import name_list, probabilities, shown
@@ -48,9 +48,11 @@ def effects(
     Parameters
     ----------
     idata : xarray.DataTree
-        Result of sampling the marginal model, by any sampler.
+        Result of sampling the marginal model, by any sampler, or the model itself by a step that
+        integrated local variables out.
     model : pymc.Model, optional
-        What `marginalize` returned. Default: that of the context.
+        What `marginalize` returned, or the model of which a step integrated local variables out.
+        Default: that of the context.
     var_names : str or sequence of str, optional
         Local variables, and deterministics with their levels. Default: all of these.
     levels : sequence, optional
@@ -92,7 +94,7 @@ def effects(
     ...     shared = pm.sample()
     >>> draws = pms.effects(shared, marginal, levels=[0, 1, 2])
     """
-    marginal = marginal_of(model_in_context(model, "Call pms.effects(idata)"))
+    marginal = marginal_of_run(idata, model_in_context(model, "Call pms.effects(idata)"))
     graphs = marginal.functions.graphs
     found = quantities_of(graphs)
     names = name_list("var_names", var_names) or list(found)

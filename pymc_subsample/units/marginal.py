@@ -106,16 +106,16 @@ def marginalize(
     per_dimension = None if n_nodes is None else count("n_nodes", n_nodes)
     reading = read(model)
     warn_of_codes(reading)
-    new = without_local(reading, chosen(reading, integrate), per_dimension, random)
+    new, marginal = without_local(reading, chosen(reading, integrate), per_dimension, random)
     seconds = time.perf_counter() - began
-    _log.info("marginalize: %s, in %.1f s.", described(marginal_of(new)), seconds)
+    _log.info("marginalize: %s, in %.1f s.", described(marginal), seconds)
     return new
 
 
 def without_local(
     reading: Reading, grouping: Grouping, per_dimension: int | None, rng: np.random.Generator
-) -> pm.Model:
-    """Return a model without the variables of a grouping, which keeps its `Marginal`."""
+) -> tuple[pm.Model, Marginal]:
+    """Return a model without the variables of a grouping, and what it keeps of these."""
     reading = standardised(reading, grouping.names)
     functions = UnitFunctions(unit_graphs(reading, grouping))
     check_joint(functions, rng)
@@ -134,18 +134,12 @@ def without_local(
         add_units(new, marginal)
     start_at(new, functions, theta)
     setattr(new, _KEPT, marginal)
-    return new
+    return new, marginal
 
 
-def marginal_of(model: pm.Model) -> Marginal:
-    """Return what was integrated out of a model."""
-    found = getattr(model, _KEPT, None)
-    if found is None:
-        raise TypeError(
-            "model must be what pms.marginalize returned, which keeps the units that it has "
-            "integrated out; copies of it do not."
-        )
-    return found
+def kept_of(model: pm.Model) -> Marginal | None:
+    """Return what was integrated out of a model, if it is one of `without_local`."""
+    return getattr(model, _KEPT, None)
 
 
 def _refuse_inaccurate(integral: Integral, functions: UnitFunctions) -> None:

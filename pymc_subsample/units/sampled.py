@@ -11,11 +11,11 @@ import pymc as pm
 from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.model import TallModelError
-from pymc_subsample.units.accuracy import TOLERABLE, error_at
+from pymc_subsample.units.accuracy import Marginal, error_at
 from pymc_subsample.units.choosing import chosen, may_pay, paying_one
 from pymc_subsample.units.discovery import Grouping, find_groupings
 from pymc_subsample.units.local import LocalDraws
-from pymc_subsample.units.marginal import described, marginal_of, without_local
+from pymc_subsample.units.marginal import described, without_local
 from pymc_subsample.units.reading import Reading, read, warn_of_codes
 
 _log = logging.getLogger("pymc.subsample")
@@ -29,9 +29,8 @@ Point = dict[str, np.ndarray]
 class Units:
     """A model, `marginal` without its local variables, and draws of these."""
 
-    def __init__(self, model: pm.Model, marginal: pm.Model) -> None:
-        self.model, self.marginal = model, marginal
-        kept = marginal_of(marginal)
+    def __init__(self, model: pm.Model, marginal: pm.Model, kept: Marginal) -> None:
+        self.model, self.marginal, self._kept = model, marginal, kept
         self.names = kept.functions.graphs.grouping.names
         # Whether draws of local variables are stored, as far as is known, and those of tuning.
         self.stored, self.tuning = True, False
@@ -43,7 +42,7 @@ class Units:
 
     @cached_property
     def _local(self) -> LocalDraws:
-        return LocalDraws(marginal_of(self.marginal))
+        return LocalDraws(self._kept)
 
     def stores(self, var_names: Sequence[str] | None, *, tuning: bool) -> None:
         """Remember which variables a run stores, None for all, and whether of tuning too."""
@@ -80,7 +79,7 @@ class Units:
 
     def error(self, points: Sequence[Point]) -> float:
         """Return by how much integrals are off between points of the chain."""
-        kept = marginal_of(self.marginal)
+        kept = self._kept
         thetas = np.array([kept.functions.ravel(dict(point)) for point in points])
         return error_at(kept, kept.functions, thetas, np.random.default_rng(0))
 
@@ -102,10 +101,10 @@ def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Unit
         return None
     reading, grouping = found
     warn_of_codes(reading)
-    marginal = without_local(reading, grouping, None, np.random.default_rng(_SEED))
+    marginal, kept = without_local(reading, grouping, None, np.random.default_rng(_SEED))
     seconds = time.perf_counter() - began
-    _log.info("%s: %s, in %.1f s.", said, described(marginal_of(marginal)), seconds)
-    return Units(model, marginal)
+    _log.info("%s: %s, in %.1f s.", said, described(kept), seconds)
+    return Units(model, marginal, kept)
 
 
 def _automatic(model: pm.Model) -> tuple[Reading, Grouping] | None:
