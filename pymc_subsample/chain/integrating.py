@@ -69,7 +69,7 @@ def say_costs(step: "ChainStep") -> None:
     store_as_called(units)
     if not units.stored or known is None:
         return
-    point = units.model.initial_point()
+    point = units.marginal.initial_point()
     units.drawn(point, bytes(1))  # the first time finds modes
     start = perf_counter()
     units.drawn(point, bytes(1))

@@ -125,6 +125,19 @@ def effects(
     return _dataset(graphs, posterior, quantities, pieces, labels, probs if not sampled else None)
 
 
+def drawn_levels(
+    marginal: Marginal, posterior: xr.Dataset, names: Sequence[str], rng: np.random.Generator
+) -> xr.Dataset:
+    """Return draws of local variables, of all levels, given each of some draws."""
+    graphs = marginal.functions.graphs
+    functions, found = UnitFunctions(graphs, as_recorded=True), quantities_of(graphs)
+    levels, labels = _levels(graphs, None)
+    quantities, theta = [found[name] for name in names], _shared(graphs, posterior)
+    drawn = _drawn(marginal, functions, quantities, theta, levels, rng)
+    pieces = {name: [values] for name, values in zip(names, drawn, strict=True)}
+    return _dataset(graphs, posterior, quantities, pieces, labels, None)
+
+
 def _warn_of_integrals(
     marginal: Marginal, functions: UnitFunctions, theta: np.ndarray, rng: np.random.Generator
 ) -> None:
