@@ -320,8 +320,9 @@ class ChainStep(SubsampledStep):
         if self.unsaid is not None:
             self.unsaid.say()
         refuse_init(type(self).__name__)
-        refuse_beyond_memory(self.model)
-        warn_of_rows(self.model, self.tall)
+        units = self._units
+        refuse_beyond_memory(self.model, () if units is None else units.names)
+        warn_of_rows(self.model, self.tall, () if units is None else units.lengths)
         hint_for_bambi(self.model)
         if self._units is not None:
             say_costs(self)

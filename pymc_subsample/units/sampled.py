@@ -40,6 +40,11 @@ class Units:
         """Which of the model's free variables are integrated out, as bits of a number."""
         return sum(1 << i for i, rv in enumerate(self.model.free_RVs) if rv.name in self.names)
 
+    @property
+    def lengths(self) -> set[int]:
+        """Numbers of rows of the terms that units are made of."""
+        return {len(index) for index in self._kept.functions.graphs.grouping.index.values()}
+
     @cached_property
     def _local(self) -> LocalDraws:
         return LocalDraws(self._kept)
