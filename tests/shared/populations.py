@@ -118,7 +118,7 @@ def heavy_tails(rng):
     site = np.repeat(np.arange(200), 3)
     y = 1 + 0.7 * rng.standard_t(4, 200)[site] + 0.6 * rng.normal(size=600)
     mu, tau, sigma = pm.Normal("mu", 0, 2), pm.HalfNormal("tau", 1), pm.HalfNormal("sigma", 1)
-    effect = pm.StudentT("effect", 4, mu, tau, shape=200)
+    effect = pm.StudentT("effect", nu=4, mu=mu, sigma=tau, shape=200)
     pm.Normal("y", effect[site], sigma, observed=y)
 
 
