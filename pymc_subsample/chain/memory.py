@@ -113,8 +113,10 @@ def _remedy(model: pm.Model, names: Collection[str], local: Collection[str] = ()
         shown = f"[{', '.join(map(repr, kept))}]"
         if len(kept) > _SHOWN and not local:
             shown = "[v.name for v in model.free_RVs]"
-        after = "draw them, or summarise them, by pms.effects" if local else (
-            "compute them afterwards from a few draws"
+        after = (
+            "draw them, or summarise them, by pms.effects"
+            if local
+            else ("compute them afterwards from a few draws")
         )
         said.append(f"Leave them out with pm.sample(..., var_names={shown}) and {after}.")
     return " ".join(said)

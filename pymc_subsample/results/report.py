@@ -97,7 +97,7 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
             f"{_SAID}: audit must be what pms.audit returned, got {type(audit).__name__}."
         )
     more = [rule for rule in UNIT_RULES if PREFIX + rule.name in stats]
-    families = {
+    families: dict[str, Sequence[Rule]] = {
         name: [*rules, *more]
         for name, rules in FAMILIES.items()
         if all(PREFIX + rule.name in stats for rule in rules)

@@ -47,9 +47,7 @@ class Drawer:
         everyone, self._nodes = np.arange(units), finer[:, None]
         self.reach = float(np.max(np.abs(finer)))  # How far from modes the bound is looked for.
         own, theta = at
-        found = np.stack(
-            [self._log_ratios(own, theta, x[None, None], everyone)[0][0] for x in nu]
-        )
+        found = np.stack([self._log_ratios(own, theta, x[None, None], everyone)[0][0] for x in nu])
         best = np.argsort(-found, axis=0)[: _CANDIDATES.get(size, _CANDIDATES_IN_MORE)]
         self._candidates = nu[best]
         self._ends = self._candidates.min(axis=0), self._candidates.max(axis=0)

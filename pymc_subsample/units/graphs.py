@@ -280,9 +280,7 @@ def _finished(
     return RowGraph(output, columns, local, index)
 
 
-def _frozen(
-    graphs: Sequence[Variable], arrays: Mapping[Variable, np.ndarray]
-) -> list[Variable]:
+def _frozen(graphs: Sequence[Variable], arrays: Mapping[Variable, np.ndarray]) -> list[Variable]:
     """Put data back into graphs of shared variables."""
     dependent = depends_on(graphs, [v for v in _roots(graphs) if v not in arrays])
     return rebuild(graphs, freeze(graphs, dependent, arrays))

@@ -18,10 +18,9 @@ _SEED = 0
 
 def integrated_in(idata: xr.DataTree, model: pm.Model) -> list[str]:
     """Return names of the free variables that a step of this package integrated out, if any."""
-    stats = idata["sample_stats"] if "sample_stats" in idata.children else {}
-    if INTEGRATED not in stats:
+    if "sample_stats" not in idata.children or INTEGRATED not in idata["sample_stats"]:
         return []
-    bits = int(np.max(stats[INTEGRATED].values))
+    bits = int(np.max(idata["sample_stats"].to_dataset()[INTEGRATED].to_numpy()))
     return [rv.name for i, rv in enumerate(model.free_RVs) if bits >> i & 1]
 
 

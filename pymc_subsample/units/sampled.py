@@ -52,9 +52,7 @@ class Units:
     def stores(self, var_names: Sequence[str] | None, *, tuning: bool) -> None:
         """Remember which variables a run stores, None for all, and whether of tuning too."""
         local = {self.model[name] for name in self.names}
-        wanted = [
-            v for v in self.model.unobserved_RVs if var_names is None or v.name in var_names
-        ]
+        wanted = [v for v in self.model.unobserved_RVs if var_names is None or v.name in var_names]
         self.stored, self.tuning = not local.isdisjoint(ancestors(wanted)), tuning
 
     def completed(self, points: list[Point], tune: bool, rng: np.random.Generator) -> list[Point]:
@@ -64,7 +62,7 @@ class Units:
         """
         if not self.stored or (tune and not self.tuning):
             return points
-        key = rng.bit_generator.seed_seq.generate_state(8).tobytes()  # type: ignore[attr-defined]
+        key = rng.bit_generator.seed_seq.generate_state(8).tobytes()
         return [{**point, **self.drawn(point, key)} for point in points]
 
     def drawn(self, point: Point, key: bytes) -> dict[str, np.ndarray]:

@@ -56,7 +56,7 @@ def item_responses(rng):
 
 @population("patient_effect")
 def repeated_binary(rng):
-    """Patients at visits, treated or not (toenail infections, as in glmmTMB and Stan's rstanarm)."""
+    """Patients at visits, treated or not, as of toenail infections (in glmmTMB)."""
     patient, time = np.repeat(np.arange(400), 3), np.tile(np.arange(3.0), 400)
     treated = (np.arange(400) % 2)[patient]
     p = expit(0.5 + 1.0 * rng.normal(size=400)[patient] - 0.4 * time - 0.3 * treated * time)
@@ -128,8 +128,8 @@ def crossed(rng):
     students, lecturers = 300, 10
     student = np.repeat(np.arange(students), 3)
     lecturer = rng.integers(0, lecturers, len(student))
-    rating = 3 + 0.4 * rng.normal(size=students)[student] + 0.5 * rng.normal(size=lecturers)[lecturer]
-    rating += 0.9 * rng.normal(size=len(student))
+    rating = 3 + 0.4 * rng.normal(size=students)[student]
+    rating += 0.5 * rng.normal(size=lecturers)[lecturer] + 0.9 * rng.normal(size=len(student))
     mu, sigma = pm.Normal("mu", 3, 2), pm.HalfNormal("sigma", 1)
     of_students, of_lecturers = pm.HalfNormal("of_students", 1), pm.HalfNormal("of_lecturers", 1)
     own = pm.Normal("student", 0, 1, shape=students)

@@ -197,9 +197,9 @@ def loo(
         reff = positive("reff", reff)
     if integrated := integrated_in(idata, model):
         refuse_other_observed(idata, model, _SAID)
-        left, known, labelled = _of_units(posterior, model, integrated, names, groups, reff)
+        of, told, labelled = _of_units(posterior, model, integrated, names, groups, reff)
         what = "rows" if groups is None else "groups"
-        return _estimated(left, known, wanted, generator, what, *labelled)
+        return _estimated(of, told, wanted, generator, what, *labelled)
     require_free_variables(posterior, model, _SAID)
 
     with building_graphs(), made_by.in_use():

@@ -41,7 +41,8 @@ def leaves(
 ) -> list[Variable]:
     """Return variables of the posterior that the quantity is computed from.
 
-    Free variables, in the model's shapes but for those that are `longer`; those that are missing may be hidden behind deterministic ones.
+    Free variables, in the model's shapes but for those that are `longer`; those that are missing
+    may be hidden behind deterministic ones.
     """
     stored = [v for v in model.free_RVs if v.name in posterior]
     seen = set(ancestors(what.graphs, blockers=stored))
