@@ -84,7 +84,7 @@ def _mean(trace: MultiTrace, *names: str) -> float:
 
 
 def _failed(step: SubsampledStep, trace: MultiTrace) -> tuple[str, ...]:
-    names = [FAILED, *(PREFIX + rule.name for rule in step.rules)]
+    names = [FAILED, *(PREFIX + rule.name for rule in step._rules)]
     last = {name: np.ravel(trace.get_sampler_stats(name))[-1] for name in names}
     return tuple(
         f"{rule.title} {amount(value)} ("
@@ -93,6 +93,6 @@ def _failed(step: SubsampledStep, trace: MultiTrace) -> tuple[str, ...]:
             if rule.holds(value)
             else f"should be at {'least' if rule.at_least else 'most'} {rule.bound:g})"
         )
-        for rule, value, passed in recall(step.rules, last) or ()
+        for rule, value, passed in recall(step._rules, last) or ()
         if not passed and rule is not MODES  # which the other sampler sees no more of
     )
