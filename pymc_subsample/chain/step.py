@@ -366,6 +366,8 @@ class SubsampledStep(BlockedStep):
         rows have no second derivatives and no predictors either.
         """
         problem, prepared = first = self._solved(temperature, kind)
+        while self._integrated_anew(prepared):
+            problem, prepared = first = self._solved(temperature, kind)
         if self._lowered(prepared.reference):
             problem, prepared = first = self._solved(temperature, kind)
         if self._estimates and self._form.rescaled(self.tall, self.expansion, *first):
@@ -392,6 +394,21 @@ class SubsampledStep(BlockedStep):
         with differentiated(self.tall, self._without_gradient):
             problem = self._problem(temperature, kind)
             return problem, problem.prepare()
+
+    def _integrated_anew(self, prepared: Preparation) -> bool:
+        """Take finer integrals over local variables where coarse ones may make other modes."""
+        search = prepared.search
+        if self._units is None or search is None or len(search.modes) < 2:
+            return False
+        values = [self.expansion.values(mode.theta) for mode in search.modes]
+        points = [self.tall.unravel(x) for x in values]
+        finer = self._units.finer(points, type(self).__name__)
+        if finer is None:
+            return False
+        self._units, self._model = finer, finer.marginal
+        self._connect()
+        self._seen = guards.contents(self.model, self.tall)
+        return True
 
     def _lowered(self, at: Reference) -> bool:
         """Take control variates of order 1 if expansions of rows are all of one order.

@@ -123,7 +123,8 @@ def without_local(
     modes = find_modes(functions, theta, start_of(functions))
     if per_dimension is None:
         integral = choose_nodes(functions, theta, modes, rng)
-        _refuse_inaccurate(integral, functions)
+        if integral.error > TOLERABLE:
+            raise inaccurate(integral, functions)
     else:
         integral = Integral(per_dimension, np.nan, -1)
     points, _ = nodes(functions.graphs.size, integral.per_dimension)
@@ -142,17 +143,18 @@ def kept_of(model: pm.Model) -> Marginal | None:
     return getattr(model, _KEPT, None)
 
 
-def _refuse_inaccurate(integral: Integral, functions: UnitFunctions) -> None:
-    if not integral.error > TOLERABLE:
-        return
-    grouping = functions.graphs.grouping
-    rows = int(functions.n_rows[np.searchsorted(functions.levels, integral.worst)])
-    raise TallModelError(
-        f"The integrals over {' and '.join(map(repr, grouping.names))} are off by "
-        f"{integral.error:.2g} at the edge of the posterior, with {integral.per_dimension} nodes "
-        f"per dimension (at most {TOLERABLE:g}); most in level {integral.worst:,}, of {rows:,} "
-        "rows. Pass a larger n_nodes=, or give scales a prior that excludes extreme values; for "
-        "levels with very many rows, or if there are few levels, sample the model with pm.NUTS."
+def inaccurate(integral: Integral, functions: UnitFunctions) -> TallModelError:
+    """Return what to say of integrals that are off by too much."""
+    names = " and ".join(map(repr, functions.graphs.grouping.names))
+    most = ""
+    if integral.worst >= 0:
+        rows = int(functions.n_rows[np.searchsorted(functions.levels, integral.worst)])
+        most = f"; most in level {integral.worst:,}, of {rows:,} rows"
+    return TallModelError(
+        f"The integrals over {names} are off by {integral.error:.2g} at the edge of the posterior, "
+        f"with {integral.per_dimension} nodes per dimension (at most {TOLERABLE:g}){most}. Pass a "
+        "larger n_nodes= to pms.marginalize, or give scales a prior that excludes extreme values; "
+        "for levels with very many rows, or if there are few levels, sample the model with pm.NUTS."
     )
 
 

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -11,11 +12,11 @@ import pymc as pm
 from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.model import TallModelError
-from pymc_subsample.units.accuracy import Marginal, error_at
+from pymc_subsample.units.accuracy import MOST, TOLERABLE, Marginal, error_at
 from pymc_subsample.units.choosing import chosen, may_pay, paying_one
 from pymc_subsample.units.discovery import Grouping, find_groupings
 from pymc_subsample.units.local import LocalDraws
-from pymc_subsample.units.marginal import described, without_local
+from pymc_subsample.units.marginal import described, inaccurate, without_local
 from pymc_subsample.units.reading import Reading, read, warn_of_codes
 
 _log = logging.getLogger("pymc.subsample")
@@ -85,6 +86,31 @@ class Units:
         kept = self._kept
         thetas = np.array([kept.functions.ravel(dict(point)) for point in points])
         return error_at(kept, kept.functions, thetas, np.random.default_rng(0))
+
+    def finer(self, points: Sequence[Point], said: str) -> "Units | None":
+        """Return units with twice the nodes if integrals are off between modes of the posterior.
+
+        Nodes that do not serve far from the reference may make a mode of their own there.
+        """
+        kept = self._kept
+        theta = kept.functions.split(kept.reference)
+        at = {v.name: x for v, x in zip(kept.functions.values.values(), theta, strict=True)}
+        error = self.error([at, *points])
+        if not error > TOLERABLE:
+            return None
+        per_dimension = 2 * kept.integral.per_dimension
+        if per_dimension > MOST:
+            raise inaccurate(replace(kept.integral, error=error), kept.functions)
+        _log.info(
+            "%s: integrals over %s are off by %.2g at another mode of the log posterior, and are "
+            "made again by %d nodes per dimension",
+            said, " and ".join(self.names), error, per_dimension,
+        )  # fmt: skip
+        reading = read(self.model)
+        marginal, kept = without_local(
+            reading, chosen(reading, self.names), per_dimension, np.random.default_rng(_SEED)
+        )
+        return Units(self.model, marginal, kept)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_local"}
