@@ -343,3 +343,31 @@ def test_draws_that_do_not_fit_are_refused_with_what_to_leave_out(monkeypatch, c
     with caplog.at_level(logging.INFO, "pymc.subsample"):
         sampled(draws=20, tune=20)
     assert "draws of z take about" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_scale_near_zero_is_told_from_a_mode_that_coarse_integrals_make(caplog):
+    own = np.random.default_rng(0)
+    ones = own.binomial(2, 0.53, UNITS)
+    with pm.Model() as plain:
+        tau, z = pm.HalfNormal("tau", 2), pm.Normal("z", shape=UNITS)
+        y = np.column_stack([ones > 0, ones > 1]).astype(int).ravel()
+        pm.Bernoulli("y", logit_p=pm.Normal("mu", 0, 2) + tau * z[unit], observed=y)
+    with caplog.at_level(logging.INFO, "pymc.subsample"):
+        run = pm.sample(
+            2_000, tune=1_000, chains=2, cores=1, model=plain, step=pms.HMCECS(model=plain),
+            random_seed=1, var_names=["mu", "tau"], **QUIET,
+        )  # fmt: skip
+
+    mu, tau = np.meshgrid(np.linspace(-0.5, 0.9, 71), np.linspace(0.001, 2.5, 126), indexing="ij")
+    nu = np.linspace(-8, 8, 161)
+    weights = stats.norm.pdf(nu) / stats.norm.pdf(nu).sum()
+    p = 1 / (1 + np.exp(-(mu[..., None] + tau[..., None] * nu)))
+    log_p = -0.5 * (mu / 2) ** 2 - 0.5 * (tau / 2) ** 2
+    for k, times in enumerate(np.bincount(ones, minlength=3)):
+        log_p += times * np.log(stats.binom.pmf(k, 2, p) @ weights)
+    posterior = np.exp(log_p - log_p.max())
+    posterior /= posterior.sum()
+    for name, x in {"mu": mu, "tau": tau}.items():
+        mean = (posterior * x).sum()
+        assert_moments(run.posterior[name], mean, np.sqrt((posterior * (x - mean) ** 2).sum()))
