@@ -29,9 +29,10 @@ from scipy.special import softmax
 
 from pymc_subsample.expansion import linear_predictors
 from pymc_subsample.expansion.expansion import Expansion
-from pymc_subsample.expansion.linear import RowCode, linear_expansion
+from pymc_subsample.expansion.linear import linear_expansion
 from pymc_subsample.expansion.ranges import exact_step
 from pymc_subsample.expansion.reference import reference_at
+from pymc_subsample.expansion.row_code import RowCode
 from pymc_subsample.expansion.verification import Agreement
 from pymc_subsample.graph.concrete import numpy_function, rebuild, specialised
 from pymc_subsample.graph.interpreter import NoForm

@@ -22,7 +22,6 @@ class Packer:
         self._axes = model.raw_axes
         self._position: dict[DataColumn, int] = {}
         self._direct: list[tuple[int, int, int]] = []
-        self._derived: list[tuple[int, Variable]] = []
         # Of a variable with rows along an axis: where elements of it go, and which.
         self._wholes: dict[tuple[Variable, int], tuple[list[int], list[int]]] = {}
         self._function: Callable | None = None
@@ -50,8 +49,6 @@ class Packer:
                 raw = self._model.raw.index(source)
                 self._direct.append((position, raw, column.element))
             else:
-                [graph] = rebuild([column.graph()], dict(self._model.derived))
-                self._derived.append((position, graph))
                 key = column.var, column.axis
                 places, elements = self._wholes.setdefault(key, ([], []))
                 places.append(position)
@@ -126,16 +123,23 @@ class Packer:
 
     def _compute(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self._function is None:
-            derived = dict(self._model.derived)
-            graphs = [pt.moveaxis(g, axis, 0) for g, axis in self._wholes]
-            self._function = numpy_function(self._model.raw, rebuild(graphs, derived))
+            self._function = numpy_function(self._model.raw, self._graphs())
         compute: Callable = self._function
         return compute(*arrays)
+
+    def _graphs(self) -> list[Variable]:
+        """Return what is computed of raw columns, with the rows in front."""
+        graphs = [pt.moveaxis(g, axis, 0) for g, axis in self._wholes]
+        return rebuild(graphs, dict(self._model.derived))
 
     def compile_gather(self) -> Compiled:
         """Compile the packing of rows out of memory; see `kernels.model`."""
         self._memory = RawColumns(self._model.rows.columns, self._model.rows.starts[:-1])
+        derived = [
+            (graph, *where)
+            for graph, where in zip(self._graphs(), self._wholes.values(), strict=True)
+        ]
         gather, self.table = compile_gather(
-            self._memory, self._direct, self._derived, self._model.raw, self._model.raw_axes
+            self._memory, self._direct, derived, self._model.raw, self._model.raw_axes
         )
         return gather

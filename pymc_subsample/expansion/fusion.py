@@ -5,7 +5,7 @@ our own loop: no temporaries, and everything that depends on shared parameters a
 once per batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,28 +45,33 @@ class ScalarFunction:
     used: list[int]
     used_shared: list[int]
     n_hoisted: int  # Number of hoisted values.
+    n_operations: int  # Of both functions.
     key: str | None  # Identifies the functions for the disk cache.
 
 
 def fuse(
-    outputs: Sequence[Variable], varying: Sequence[Variable], shared: Sequence[Variable]
+    fgraph: FunctionGraph, varying: Sequence[Variable], shared: Sequence[Variable]
 ) -> ScalarFunction:
-    """Turn vector graphs over rows into scalar functions of rows.
+    """Turn vector graphs over rows, as rewritten for compilation, into scalar functions of rows.
 
     Inputs `varying` are vectors over rows, `shared` ones hold one value for all rows. Raises
     `NoForm` where some Op has no form for one row, or there are more than `MOST_OPERATIONS`.
     """
-    fgraph = specialised([*varying, *shared], outputs)
-    _keep_small_softplus(fgraph)
-    varying, shared = fgraph.inputs[: len(varying)], fgraph.inputs[len(varying) :]
     scalars = {v: ps.float64(v.name) for v in fgraph.inputs}
-    apply = _CheaperOps({scalars[v] for v in varying})
+    apply = CheaperOps({scalars[v] for v in varying})
     known = {v: array_of([s], (1,)) for v, s in scalars.items()}
     arrays = _Row(known, apply).evaluate(fgraph.outputs)
     if any(a.size != 1 for a in arrays):
         raise NoForm
     results = [ps.cast(a.item(), "float64") for a in arrays]
     return split(results, [scalars[v] for v in varying], [scalars[v] for v in shared])
+
+
+def row_graph(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> FunctionGraph:
+    """Copy graphs over rows and rewrite them as for compilation."""
+    fgraph = specialised(inputs, outputs)
+    _keep_small_softplus(fgraph)
+    return fgraph
 
 
 def _keep_small_softplus(fgraph: FunctionGraph) -> None:
@@ -100,29 +105,37 @@ class _Row(Scalars):
     most = 10 * MOST_OPERATIONS
 
 
-class _CheaperOps:
+class Ops:
+    """Applies scalar Ops, each once."""
+
+    def __init__(self, varying: Iterable[Variable] = ()) -> None:
+        self._varying = set(varying)
+        self._found: dict[tuple, list[Variable]] = {}
+
+    def __call__(self, op: Op, inputs: list[Variable]) -> list[Variable]:
+        """Return the outputs of an Op."""
+        key = (op, *(_identity(i) for i in inputs))
+        if key not in self._found:
+            if len(self._found) >= MOST_OPERATIONS:
+                raise NoForm
+            self._found[key] = self._apply(op, inputs)
+            if any(i in self._varying for i in inputs):
+                self._varying.update(self._found[key])
+        return self._found[key]
+
+    def _apply(self, op: Op, inputs: list[Variable]) -> list[Variable]:
+        return op.make_node(*inputs).outputs
+
+
+class CheaperOps(Ops):
     """Applies scalar Ops, or what computes the same at less cost per row.
 
     Logistic functions of one argument share one exponential; a division by what rows share
-    becomes a product with a reciprocal that is computed once; constants are folded.
+    becomes a product with a reciprocal that is computed once.
     """
 
-    def __init__(self, row_dependent: set[Variable]) -> None:
-        self._row_dependent = row_dependent
-        self._applied: dict[tuple, list[Variable]] = {}
-
-    def __call__(self, op: Op, inputs: list[Variable]) -> list[Variable]:
-        key = (op, *inputs)
-        if key not in self._applied:
-            if len(self._applied) >= MOST_OPERATIONS:
-                raise NoForm
-            self._applied[key] = self._apply(op, inputs)
-            if any(i in self._row_dependent for i in inputs):
-                self._row_dependent.update(self._applied[key])
-        return self._applied[key]
-
     def _apply(self, op: Op, inputs: list[Variable]) -> list[Variable]:
-        if isinstance(op, ps.TrueDiv) and inputs[1] not in self._row_dependent:
+        if isinstance(op, ps.TrueDiv) and inputs[1] not in self._varying:
             return [ps.mul(inputs[0], ps.reciprocal(inputs[1]))]
         if isinstance(op, ps.Softplus | ps.Sigmoid):
             [x] = inputs
@@ -136,7 +149,20 @@ class _CheaperOps:
             return [ps.switch(ps.gt(x, 0.0), inverse, ps.mul(small, inverse))]
         if isinstance(op, TriGamma):
             return [_trigamma(ps.cast(inputs[0], "float64"))]
-        return op.make_node(*inputs).outputs
+        return super()._apply(op, inputs)
+
+
+def _identity(var: Variable) -> Hashable:
+    return (var.type, var.data.tobytes()) if isinstance(var, Constant) else var
+
+
+def applied(graphs: Sequence[Variable], leaves: Sequence[Variable], apply: Ops) -> list[Variable]:
+    """Make scalar graphs anew, up to leaves, by another way to apply Ops."""
+    new: dict[Variable, Variable] = {v: v for v in leaves}
+    for node in toposort(graphs, blockers=list(leaves)):
+        outputs = apply(node.op, [new.get(i, i) for i in node.inputs])
+        new.update(zip(node.outputs, outputs, strict=True))
+    return [new.get(g, g) for g in graphs]
 
 
 def _trigamma(x: Variable) -> Variable:
@@ -176,11 +202,12 @@ def split(
     hoisted |= {r: None for r in results if r not in row_dependent and not isinstance(r, Constant)}
     used = [i for i, v in enumerate(varying) if v in known]
     names = list(hoisted)
+    size = len(list(toposort(results)))
     row, row_key = scalar_function([varying[i] for i in used] + names, results)
     if not names:
-        return ScalarFunction(row, None, used, [], 0, row_key)
+        return ScalarFunction(row, None, used, [], 0, size, row_key)
     above = set(ancestors(names))
     used_shared = [i for i, v in enumerate(shared) if v in above]
     hoist, hoist_key = scalar_function([shared[i] for i in used_shared], names)
     key = None if row_key is None or hoist_key is None else row_key + hoist_key
-    return ScalarFunction(row, hoist, used, used_shared, len(names), key)
+    return ScalarFunction(row, hoist, used, used_shared, len(names), size, key)

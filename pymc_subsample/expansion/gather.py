@@ -7,6 +7,7 @@ for their types packs any rows of them.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -98,14 +99,14 @@ class RawColumns:
 def compile_gather(
     columns: RawColumns,
     direct: Sequence[tuple[int, int, int]],
-    derived: Sequence[tuple[int, Variable]],
+    derived: Sequence[tuple[Variable, Sequence[int], Sequence[int]]],
     raw: Sequence[Variable],
     raw_axes: Sequence[int],
 ) -> tuple[Compiled, np.ndarray]:
     """Compile ``gather(columns, index, rows)``; returns it and the table `columns`.
 
     Packed columns `direct` are elements of raw ones: (position, raw column, element). Columns
-    `derived`, (position, graph), are computed from batches of the inputs `raw`.
+    `derived`, (graph, positions, elements of a row), are computed from batches of the inputs `raw`.
     """
     n_kinds = len(columns.starts)
     several = n_kinds > 1
@@ -137,19 +138,36 @@ def compile_gather(
     environment: dict = {"np": np, "load": load}
     key: str | None = "gather"
     if derived:
-        graphs = [graph.astype("float64") for _, graph in derived]
+        graphs = [graph.astype("float64") for graph, *_ in derived]
         known = set(ancestors(graphs))
         used = [k for k, v in enumerate(raw) if v in known]
         for k in used:
             lines += _batch(k, columns.places[k][0], raw_axes[k], len(table), several)
             table += columns.whole(k)
-        environment["inner"], key = lower([raw[k] for k in used], graphs)
+        # A graph for each of hundreds of elements would compile for minutes.
+        outputs = [
+            graph.reshape((graph.shape[0], -1))[:, list(elements)]
+            for graph, (_, _, elements) in zip(graphs, derived, strict=True)
+        ]
+        environment["inner"], key = lower([raw[k] for k in used], outputs)
         results = ", ".join(f"r{j}" for j in range(len(derived)))
         lines.append(f"    {results}, = inner({', '.join(f'a{k}' for k in used)})")
-        for j, (position, _) in enumerate(derived):
-            lines += ["    for i in range(m):", f"        rows[{position}, i] = r{j}[i]"]
+        for j, (_, positions, _) in enumerate(derived):
+            for first, last in _consecutive(positions):
+                start = positions[first]
+                lines += [
+                    f"    for n in range({last - first}):",
+                    "        for i in range(m):",
+                    f"            rows[{start} + n, i] = r{j}[i, {first} + n]",
+                ]
     gather = compile_source("gather", "\n".join(lines), environment, GATHER, key)
     return gather, np.array(table, dtype=np.int64)
+
+
+def _consecutive(positions: Sequence[int]) -> list[tuple[int, int]]:
+    """Return where runs of consecutive numbers begin and end."""
+    ends = [k for k in range(1, len(positions)) if positions[k] != positions[k - 1] + 1]
+    return list(pairwise([0, *ends, len(positions)]))
 
 
 def _batch(k: int, column: ColumnPlace, axis: int, at: int, several: bool) -> list[str]:

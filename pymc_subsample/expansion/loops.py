@@ -1,44 +1,60 @@
-"""Functions of the parameters as loops: elementwise graphs, rearranged, and their sums.
+"""Graphs of small arrays as statements, and these as loops: elementwise graphs and their sums.
 
 Priors, transforms and their gradients are mostly elementwise in each variable, joined by sums,
-choices of elements and products of small matrices. A call of PyTensor's own function for them costs
-more than their arithmetic, which shows where a batch has a hundred rows, and takes many times as
-long to compile.
+choices of elements and products of small matrices; so are the sums and series inside a row. A call
+of PyTensor's own functions for them costs more than their arithmetic, which shows where a batch has
+a hundred rows, and takes many times as long to compile. So does code in which each of the elements
+has lines of its own.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from hashlib import sha256
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
+from math import prod
+from typing import Any
 
 import numpy as np
 import pytensor.scalar as ps
 from numba import types
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.tensor.basic import AllocEmpty
 from pytensor.tensor.extra_ops import CumOp
-from pytensor.tensor.shape import Shape
 from pytensor.tensor.subtensor import unflatten_index_variables
 
 from pymc_subsample.compiled.functions import Compiled, compile_graph, compile_source
-from pymc_subsample.expansion.fusion import split
-from pymc_subsample.graph.concrete import rebuild, specialised
-from pymc_subsample.graph.interpreter import Interpreter, Merge, Move, NoForm, performed
+from pymc_subsample.expansion.fusion import CheaperOps, Ops
+from pymc_subsample.expansion.schedule import (
+    MOST_KNOWN,
+    STORE,
+    Place,
+    Run,
+    Schedule,
+    Statement,
+    known,
+)
+from pymc_subsample.graph.concrete import specialised
+from pymc_subsample.graph.interpreter import (
+    Interpreter,
+    Merge,
+    Move,
+    NoForm,
+    indexed_axes,
+)
 
 # Where a reduction begins, and how an element enters. NaN stays, as it does not with `max`.
 _REDUCTIONS = {
-    ps.Add: ("0.0", "{} += {}"),
-    ps.Mul: ("1.0", "{} *= {}"),
-    ps.ScalarMaximum: ("-np.inf", "{0} = np.maximum({0}, {1})"),
-    ps.ScalarMinimum: ("np.inf", "{0} = np.minimum({0}, {1})"),
-    ps.OR: ("0.0", "{0} = np.maximum({0}, {1})"),
-    ps.AND: ("1.0", "{0} = np.minimum({0}, {1})"),
+    ps.Add: ("0.0", "{target} += {0}"),
+    ps.Mul: ("1.0", "{target} *= {0}"),
+    ps.ScalarMaximum: ("-np.inf", "{target} = np.maximum({target}, {0})"),
+    ps.ScalarMinimum: ("np.inf", "{target} = np.minimum({target}, {0})"),
+    ps.OR: ("0.0", "{target} = np.maximum({target}, {0})"),
+    ps.AND: ("1.0", "{target} = np.minimum({target}, {0})"),
 }
-# Operations of a graph that is computed once, where several loops need it.
-_MANY = 8
-# Elements of an array of places, which becomes part of the code.
-_MOST_KNOWN = 4_096
+# Operations of a graph that is computed once, where several nodes need it: where these are in one
+# loop it is in no memory.
+_MANY = 3
 
 
 def compile_loops(
@@ -50,84 +66,105 @@ def compile_loops(
 ) -> Compiled:
     """Compile a graph of vectors as `compile_graph` does, by loops where it is elementwise."""
     try:
-        code = _Code(inputs, outputs)
+        code = parameter_loops(inputs, outputs)
     except NoForm:
         return compile_graph(name, inputs, outputs, buffers, signature)
-    arguments = ", ".join([*code.names, *buffers])
-    source = "\n".join([f"def {name}({arguments}):", *(f"    {line}" for line in code.lines)])
-    return compile_source(name, source, code.functions, signature, "|".join(code.keys))
+    arguments = ", ".join([*(f"x{k}" for k in range(len(inputs))), *buffers])
+    source = [f"def {name}({arguments}):", *(f"    {line}" for line in code.before)]
+    return compile_source(name, "\n".join(source), code.functions, signature, "|".join(code.keys))
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where numbers are, in order: positions in an array of that name, or a variable (None)."""
-
-    name: str
-    index: np.ndarray | None
-
-    def moved(self, shape: tuple[int, ...], function: Move) -> "_Place":
-        """Return where elements are that `function` takes from an array of that shape."""
-        if self.index is None:
-            return self
-        return _Place(self.name, np.asarray(function(self.index.reshape(shape))).ravel())
-
-
-@dataclass(frozen=True)
-class _Run:
-    """Elements that are one scalar graph of numbers in memory, with the places of each in turn."""
-
-    shape: tuple[int, ...]
-    graph: Variable
-    places: dict[Variable, _Place] = field(default_factory=dict)
-    operations: int = 0
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=int))
-
-    def moved(self, function: Move) -> "_Run":
-        """Take elements from elsewhere."""
-        shape = np.shape(function(np.broadcast_to(np.int8(0), self.shape)))
-        places = {v: p.moved(self.shape, function) for v, p in self.places.items()}
-        return replace(self, shape=shape, places=places)
-
-    def apart(self, places: Mapping[Variable, _Place]) -> "_Run":
-        """Rename the numbers that are elsewhere by the same name."""
-        new = {v: v.type() for v, p in self.places.items() if places.get(v, p) is not p}
-        if not new:
-            return self
-        [graph] = rebuild([self.graph], dict(new))
-        return replace(self, graph=graph, places={new.get(v, v): p for v, p in self.places.items()})
-
-
-class _Code(Interpreter[_Run]):
-    """Lines that compute outputs from input vectors, and the functions that they call.
+def parameter_loops(inputs: Sequence[Variable], outputs: Mapping[str, Variable]) -> Schedule:
+    """Return the code of vectors, shared by all rows, in vectors ``x0``, ``x1``, ...
 
     Raises `NoForm` unless outputs are made of elementwise graphs, rearrangements of elements that
     are known beforehand, and sums.
     """
+    fgraph = specialised(inputs, list(outputs.values()))
+    given = {
+        v: in_memory(f"x{k}[{{}}]", v.type.shape, v.type.dtype) for k, v in enumerate(fgraph.inputs)
+    }
+    loops = Loops(fgraph, given)
+    targets = [_target(*found) for found in outputs.items()]
+    for target, var in zip(targets, fgraph.outputs, strict=True):
+        loops.store(loops.value(var), target)
+    return Schedule(loops.statements, [t.name for t in targets], Ops, "i", loops.constants)
 
-    def __init__(self, inputs: Sequence[Variable], outputs: Mapping[str, Variable]):
-        fgraph = specialised(inputs, list(outputs.values()))
-        self.names = [f"x{k}" for k in range(len(inputs))]
+
+def row_loops(
+    fgraph: FunctionGraph,
+    given: Mapping[Variable, Place],
+    shared: set[str],
+    results: Sequence[str],
+    prefix: str,
+) -> Schedule:
+    """Return the code that computes numbers of one row, as variables with these names.
+
+    `given` says where inputs are, of which those of names `shared` are the same in all rows. Names
+    in the code begin with, or have, a prefix.
+    """
+    known = {v: Run((1,), *_number(p, "float64")) for v, p in given.items()}
+    loops = Loops(fgraph, known, {p.name for p in given.values()} - shared, prefix)
+    for name, var in zip(results, fgraph.outputs, strict=True):
+        run = loops.value(var)
+        if run.size != 1:
+            raise NoForm
+        loops.store(run, Place(name, None), varies=True)
+    return Schedule(loops.statements, results, CheaperOps, "k", loops.constants, prefix)
+
+
+def _target(code: str, var: Variable) -> Place:
+    """Return the places that an output goes to: "grad[4 + i]" or "total[0]"."""
+    name, at = code.removesuffix("]").split("[")
+    start = int(at.removesuffix("i").removesuffix(" + ") or 0)
+    return Place(f"{name}[{{}}]", start + np.arange(prod(_lengths(var.type.shape))))
+
+
+class Loops(Interpreter[Run]):
+    """Statements that compute the outputs of a graph; see `schedule`."""
+
+    def __init__(
+        self,
+        fgraph: FunctionGraph,
+        given: Mapping[Variable, Run],
+        varying: Iterable[str] = (),
+        prefix: str = "",
+    ) -> None:
+        super().__init__(given)
+        self.statements: list[Statement] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self._prefix = prefix
         self._clients = fgraph.clients
-        self._numbers = count()
-        self.lines: list[str] = []
-        self.functions: dict[str, object] = {"np": np}
-        self.keys: list[str] = []
-        super().__init__(
-            {
-                v: _in_memory(name, v.type.shape, v.type.dtype == "bool")
-                for v, name in zip(fgraph.inputs, self.names, strict=True)
-            }
-        )
-        for target, run in zip(outputs, self.evaluate(fgraph.outputs), strict=True):
-            self._add(run, f"{target} = {{}}")
+        self._varying = set(varying)
+        self._names = count()
+        self.evaluate(fgraph.outputs)
 
-    def _results(self, node: Apply) -> list[_Run]:
+    def store(self, run: Run, target: Place, varies: bool = False) -> None:
+        """Compute elements of an array."""
+        self._add(STORE, target, run, varies=varies)
+
+    def _add(
+        self, line: str, target: Place, *values: Run, varies: bool = False, **how: Any
+    ) -> None:
+        varies |= any(map(self._varies, values))
+        varies |= any(name in self._varying for name in (target.name, *how.get("reads", ())))
+        if varies:
+            self._varying.add(target.name)
+        values = tuple(
+            self._stored(v) if varies and v.operations and not self._varies(v) else v
+            for v in values
+        )
+        self.statements.append(Statement(target, line, values, varies, **how))
+
+    def _varies(self, run: Run) -> bool:
+        return any(p.name in self._varying for p in run.places.values())
+
+    # The domain
+
+    def _results(self, node: Apply) -> list[Run]:
         op, [out, *_] = node.op, node.outputs
         if isinstance(op, AllocEmpty) and None not in out.type.shape:
-            return [self._moved(_Run((), ps.constant(0.0)), lambda x: np.full(out.type.shape, x))]
+            return [self._moved(Run((), ps.constant(0.0)), lambda x: np.full(out.type.shape, x))]
         if isinstance(op, CumOp):
             return [self._accumulated(op, self.value(node.inputs[0]))]
         return [
@@ -135,196 +172,252 @@ class _Code(Interpreter[_Run]):
             for v, run in zip(node.outputs, super()._results(node), strict=True)
         ]
 
-    def _data(self, array: np.ndarray) -> _Run:
-        if array.size == 1:
-            return _Run(array.shape, ps.constant(array.item(), dtype=array.dtype.name))
+    def _data(self, array: np.ndarray) -> Run:
+        if array.size and np.all(array == array.flat[0]):
+            return Run(array.shape, ps.constant(array.flat[0].item(), dtype=array.dtype.name))
         values = np.ascontiguousarray(array, dtype=float).ravel()
-        return _in_memory(self._known(values), array.shape, array.dtype == bool)
+        name = f"{known(values)[0]}[{{}}]"
+        self.constants[name] = values
+        return in_memory(name, array.shape, array.dtype.name)
 
-    def _shape(self, run: _Run) -> tuple[int, ...]:
+    def _shape(self, run: Run) -> tuple[int, ...]:
         return run.shape
 
-    def _literal(self, var: Variable):
-        return _static(var)
+    def _literal(self, var: Variable) -> np.ndarray | np.generic:
+        run = self.value(var)
+        numbers = self._numbers(run)
+        if numbers is None:
+            raise NoForm
+        numbers = numbers.astype(var.type.dtype)
+        return numbers.reshape(run.shape) if run.shape else numbers[0]
 
-    def _moved(self, run: _Run, function: Move) -> _Run:
+    def _numbers(self, run: Run) -> np.ndarray | None:
+        """Return elements that are known."""
+        if isinstance(run.graph, Constant):
+            return np.full(run.size, run.graph.data)
+        if run.operations or run.place.name not in self.constants:
+            return None
+        return self.constants[run.place.name][run.place.index]
+
+    def _moved(self, run: Run, function: Move) -> Run:
         moved = run.moved(function)
-        if run.operations and 1 < run.size < moved.size:
+        if run.operations and run.size < moved.size:
             return self._stored(run).moved(function)
         return moved
 
-    def _merged(self, runs: Sequence[_Run], function: Merge) -> _Run:
+    def _merged(self, runs: Sequence[Run], function: Merge) -> Run:
         starts = np.cumsum([0, *(run.size for run in runs)])
         order = function(
             [s + np.arange(r.size).reshape(r.shape) for r, s in zip(runs, starts, strict=False)]
         )
-        where, result = np.argsort(order.ravel()), self._new(order.shape)
+        numbers = [self._numbers(r) for r in runs]
+        if all(n is not None for n in numbers):
+            every = np.concatenate([n for n in numbers if n is not None])
+            dtype = np.result_type(*(r.graph.type.dtype for r in runs))
+            return self._data(every[order].astype(dtype))
+        together = _side_by_side(runs)
+        if together is not None:
+            return together.moved(lambda x: x[order.ravel()].reshape(order.shape))
+        where = np.argsort(order.ravel(), kind="stable")
+        result = self._new(order.shape)
+        place = result.place
+        if any(map(self._varies, runs)):
+            self._varying.add(place.name)
         for run, start in zip(runs, starts, strict=False):
-            self._add(run, f"{self._at(result, where[start : start + run.size])} = {{}}")
+            if run.size:
+                self.store(run, Place(place.name, where[start : start + run.size]))
         return result
 
-    def _elementwise(self, op: Op, runs: Sequence[_Run]) -> list[_Run]:
+    def _elementwise(self, op: Op, runs: Sequence[Run]) -> list[Run]:
         shape = np.broadcast_shapes(*(run.shape for run in runs))
-        places: dict[Variable, _Place] = {}
+        places: dict[Variable, Place] = {}
         graphs = []
+        varies = any(map(self._varies, runs))
         for run in runs:
+            if varies and run.operations and not self._varies(run):
+                run = self._stored(run)
             if run.shape != shape:
                 run = self._moved(run, lambda x: np.broadcast_to(x, shape))
             run = run.apart(places)
             places |= run.places
             graphs.append(run.graph)
+        made = op.make_node(*graphs).outputs
+        if op.nout == 1 and all(isinstance(g, Constant) for g in graphs):
+            value = op.impl(*(g.data for g in graphs))
+            return [Run(shape, ps.constant(value, dtype=made[0].type.dtype))]
         operations = 1 + sum(run.operations for run in runs)
-        return [_Run(shape, out, places, operations) for out in op.make_node(*graphs).outputs]
+        return [Run(shape, out, places, operations) for out in made]
 
-    def _reduced(self, op: Op, run: _Run, axes: Sequence[int]) -> _Run:
+    def _reduced(self, op: Op, run: Run, axes: Sequence[int]) -> Run:
+        shape = tuple(n for a, n in enumerate(run.shape) if a not in axes)
+        if prod(shape) == run.size:
+            return run.moved(lambda x: x.reshape(shape))
         if type(op) not in _REDUCTIONS:
             raise NoForm
+        if not run.size and op.identity is not None:
+            return Run(shape, ps.constant(op.identity, dtype=run.graph.type.dtype))
         start, line = _REDUCTIONS[type(op)]
-        shape = tuple(n for a, n in enumerate(run.shape) if a not in axes)
-        result = self._new(shape, run.graph.type.dtype == "bool")
+        result = self._new(shape, run.graph.type.dtype)
+        place = result.place
         repeated = np.arange(result.size).reshape(
             [1 if a in axes else n for a, n in enumerate(run.shape)]
         )
-        where = np.broadcast_to(repeated, run.shape).ravel()
-        self._add(_Run(shape, ps.constant(0.0)), f"{self._at(result)} = {start}")
-        self._add(run, line.format(self._at(result, where), "{}"))
+        if place.index is not None:
+            place = Place(place.name, np.broadcast_to(repeated, run.shape).ravel())
+        self._add(line, place, run, start=start)
         return result
 
-    def _accumulated(self, op: CumOp, run: _Run) -> _Run:
+    def _accumulated(self, op: CumOp, run: Run) -> Run:
         length = run.size if op.axis is None else run.shape[op.axis]
         if op.mode != "add" or run.size != length:
             raise NoForm
         result, total = self._new((length,)), self._new(())
-        self.lines.append(f"{self._at(total)} = 0.0")
-        self._add(run, f"{self._at(total)} += {{}}; {self._at(result)} = {self._at(total)}")
+        place, sum_of = result.place, total.place
+        zero = Run((), ps.constant(0.0))
+        self.store(zero, sum_of, varies=self._varies(run))
+        line = f"{sum_of.name} += {{0}}\n{{target}} = {sum_of.name}"
+        self._add(line, place, run, reads=(sum_of.name,))
         return result if op.axis is None else result.moved(lambda x: x.reshape(run.shape))
 
-    def _product(self, a: _Run, b: _Run) -> _Run:
-        if a.size * (b.shape[-1] if len(b.shape) > 1 else 1) > _MOST_KNOWN:
+    def _product(self, a: Run, b: Run) -> Run:
+        if a.size * (b.shape[-1] if len(b.shape) > 1 else 1) > MOST_KNOWN:
             raise NoForm
         return super()._product(*(self._stored(x) if x.operations else x for x in (a, b)))
 
-    def _increased(self, node: Apply) -> _Run:
+    def _increased(self, node: Apply) -> Run:
         x, y = map(self.value, node.inputs[:2])
         if getattr(node.op, "ignore_duplicates", False):
             raise NoForm
-        index = [self._literal(i) for i in node.inputs[2:]]
+        try:
+            index = [self._literal(i) for i in node.inputs[2:]]
+        except NoForm:
+            return self._put(node, x, y)
         entries = tuple(unflatten_index_variables(index, node.op.idx_list))
         where = np.asarray(np.arange(x.size).reshape(x.shape)[entries])
-        result = self._new(x.shape)
-        self._add(x, f"{self._at(result)} = {{}}")
-        sign = "=" if node.op.set_instead_of_inc else "+="
         y = self._moved(y, lambda array: np.broadcast_to(array, where.shape))
-        self._add(y, f"{self._at(result, where.ravel())} {sign} {{}}")
+        result = self._stored(x, varies=self._varies(y))
+        place = result.place
+        if place.index is not None:
+            place = Place(place.name, where.ravel())
+        sign = "=" if node.op.set_instead_of_inc else "+="
+        self._add(f"{{target}} {sign} {{0}}", place, y, follows=True)
         return result
 
-    # Memory, and code that reads and writes there.
+    # Positions that are not known beforehand
 
-    def _new(self, shape: tuple[int, ...], boolean: bool = False) -> _Run:
-        """Make room for numbers; one of them is a variable."""
-        name, size = f"t{next(self._numbers)}", int(np.prod(shape, dtype=int))
-        if size == 1:
-            return _in_memory(name, shape, boolean, variable=True)
-        self.lines.append(f"{name} = np.empty({size})")
-        return _in_memory(name, shape, boolean)
+    def _picked(self, node: Apply) -> Run:
+        table, *index = node.inputs
+        at, kept, where = self._positions(self.value(table), index, node.op.idx_list)
+        stored = self._in_order(self.value(table))
+        result = self._new(at.shape)
+        place, source = result.place, stored.place
+        element = source.name.format("int({0})")
+        line = f"{{target}} = {element} if {{0}} >= 0.0 else np.nan"
+        self._add(line, place, at, reads=(source.name,))
+        ndim = len(at.shape) - kept
+        return result.moved(lambda x: np.moveaxis(x, range(ndim), range(where, where + ndim)))
 
-    def _stored(self, run: _Run) -> _Run:
+    def _put(self, node: Apply, x: Run, y: Run) -> Run:
+        at, kept, where = self._positions(x, node.inputs[2:], node.op.idx_list)
+        ndim = len(at.shape) - kept
+        at = at.moved(lambda i: np.moveaxis(i, range(ndim), range(where, where + ndim)))
+        y = self._moved(y, lambda array: np.broadcast_to(array, at.shape))
+        result = self._stored(x, array=True, varies=self._varies(y) or self._varies(at))
+        place = result.place
+        sign = "=" if node.op.set_instead_of_inc else "+="
+        line = f"if {{0}} >= 0.0:\n    {place.name.format('int({0})')} {sign} {{1}}"
+        self._add(line, Place(place.name, None), at, y, follows=True)
+        return result
+
+    def _positions(
+        self, table: Run, index: Sequence[Variable], listed: Sequence
+    ) -> tuple[Run, int, int]:
+        """Return positions in a table, -1 where there is none.
+
+        Their axes are those of the index, then those of the table that are kept; how many of these
+        there are, and which axis of the table comes first.
+        """
+        entries = unflatten_index_variables(list(index), listed)
+        where = indexed_axes(entries)
+        rest = [n for a, n in enumerate(table.shape) if a not in where]
+        order = np.arange(table.size).reshape(table.shape)
+        starts = np.moveaxis(order, where, range(len(where)))[(0,) * len(where)]
+        runs = [self.value(entries[a]) for a in where]
+        shape = np.broadcast_shapes(*(r.shape for r in runs))
+        total, valid = self._data(starts.astype(float)), self._data(np.array(True))
+        for a, run in zip(where, runs, strict=True):
+            run = self._moved(run, lambda x: np.broadcast_to(x, shape))
+            run = run.moved(lambda x: x.reshape(shape + (1,) * len(rest)))
+            length, stride = table.shape[a], prod(table.shape[a + 1 :])
+            [run] = self._elementwise(ps.Cast(ps.float64), [run])
+            number = {n: self._data(np.array(float(n))) for n in (0, length, stride)}
+            [negative] = self._elementwise(ps.lt, [run, number[0]])
+            [wrapped] = self._elementwise(ps.add, [run, number[length]])
+            [run] = self._elementwise(ps.switch, [negative, wrapped, run])
+            for op, bound in ((ps.ge, 0), (ps.lt, length)):
+                [inside] = self._elementwise(op, [run, number[bound]])
+                [valid] = self._elementwise(ps.and_, [valid, inside])
+            [part] = self._elementwise(ps.mul, [run, number[stride]])
+            [total] = self._elementwise(ps.add, [total, part])
+        nowhere = self._data(np.array(-1.0))
+        [total] = self._elementwise(ps.switch, [valid, total, nowhere])
+        return total, len(rest), where[0]
+
+    # Memory
+
+    def _new(self, shape: tuple[int, ...], dtype: str = "float64", array: bool = False) -> Run:
+        """Make room for numbers; one of them is a variable, unless it is to be an `array`."""
+        name = f"t{self._prefix}{next(self._names)}"
+        variable = prod(shape) == 1 and not array
+        return in_memory(name if variable else f"{name}[{{}}]", shape, dtype)
+
+    def _stored(self, run: Run, array: bool = False, varies: bool = False) -> Run:
         """Compute elements beforehand."""
-        result = self._new(run.shape, run.graph.type.dtype == "bool")
-        self._add(run, f"{self._at(result)} = {{}}")
+        result = self._new(run.shape, run.graph.type.dtype, array)
+        self.store(run, result.place, varies)
         return result
 
-    def _at(self, run: _Run, where: np.ndarray | None = None) -> str:
-        """Return the code of an element of what is in memory: the running one, or one of these."""
-        [place] = run.places.values()
-        if where is not None and place.index is not None:
-            place = _Place(place.name, where)
-        return self._element(place)[0]
-
-    def _element(self, place: _Place) -> tuple[str, bool]:
-        """Return the code of the running element, and whether it runs at all."""
-        name, index = place.name, place.index
-        if index is None:
-            return name, False
-        first = index[0] if len(index) else 0
-        if len(index) and np.all(index == first):
-            return f"{name}[{first}]", False
-        if np.array_equal(index, np.arange(first, first + len(index))):
-            return f"{name}[{first} + i]", True
-        return f"{name}[{self._known(index)}[i]]", True
-
-    def _known(self, values: np.ndarray) -> str:
-        """Name an array of the source's environment."""
-        if values.size > _MOST_KNOWN:
-            raise NoForm
-        key = f"{values.dtype} {values.tobytes().hex()}"
-        name = f"k{sha256(key.encode()).hexdigest()[:16]}"
-        if name not in self.functions:
-            self.functions[name] = values
-            self.keys.append(key)
-        return name
-
-    def _add(self, run: _Run, line: str):
-        """Add a loop over elements; `line` has a gap for each."""
-        running: dict[str, Variable] = {}
-        fixed: dict[str, Variable] = {}
-        memo: dict[Variable, Variable] = {}
-        for v, place in run.places.items():
-            code, runs = self._element(place)
-            memo[v] = (running if runs else fixed).setdefault(code, v)
-        if "{}" in line:
-            line = line.format(self._value(run, running, fixed, memo))
-        looped = run.size != 1 or "i]" in line
-        self.lines += [f"for i in range({run.size}):", f"    {line}"] if looped else [line]
-
-    def _value(
-        self,
-        run: _Run,
-        running: dict[str, Variable],
-        fixed: dict[str, Variable],
-        memo: dict[Variable, Variable],
-    ) -> str:
-        """Return the code of the running element, with what does not run computed before."""
-        if run.graph in memo:
-            [code] = [*running, *fixed]
-            return code
-        [graph] = rebuild([run.graph], memo)
-        function = split([ps.cast(graph, "float64")], list(running.values()), list(fixed.values()))
-        if function.key is None:
-            raise NoForm
-        k = next(self._numbers)
-        self.functions[f"row{k}"] = function.row
-        self.keys.append(function.key)
-        hoisted = [f"h{k}_{j}" for j in range(function.n_hoisted)]
-        if function.hoist is not None:
-            self.functions[f"hoist{k}"] = function.hoist
-            arguments = ", ".join(list(fixed)[j] for j in function.used_shared)
-            self.lines.append(f"{', '.join(hoisted)} = hoist{k}({arguments})")
-        return f"row{k}({', '.join([*(list(running)[j] for j in function.used), *hoisted])})"
+    def _in_order(self, run: Run) -> Run:
+        """Return elements in an array of their own, unless they are in one from its beginning."""
+        if not run.operations and len(run.places) == 1:
+            index = run.place.index
+            if index is not None and np.array_equal(index, np.arange(run.size)):
+                return run
+        return self._stored(run, array=True)
 
 
-def _in_memory(
-    name: str, shape: tuple[int | None, ...], boolean: bool = False, variable: bool = False
-) -> _Run:
-    """Return numbers that are in memory in their order."""
-    known = tuple(n for n in shape if n is not None)
-    if len(known) < len(shape):
-        raise NoForm
+def in_memory(name: str, shape: Sequence[int | None], dtype: str) -> Run:
+    """Return numbers that are in memory in their order: an array, if its name has a gap."""
+    shape = _lengths(shape)
+    place = Place(name, np.arange(prod(shape)) if "{" in name else None)
+    return Run(shape, *_number(place, dtype))
+
+
+def _number(place: Place, dtype: str) -> tuple[Variable, dict[Variable, Place]]:
     number = ps.float64()
-    index = None if variable else np.arange(np.prod(known, dtype=int))
-    graph = ps.neq(number, 0.0) if boolean else number
-    return _Run(known, graph, {number: _Place(name, index)})
+    match dtype:
+        case "bool":
+            graph = ps.neq(number, 0.0)
+        case _ if dtype.startswith("float"):
+            graph = number
+        case _:
+            graph = ps.cast(number, dtype)
+    return graph, {number: place}
 
 
-def _static(var: Variable) -> np.ndarray:
-    """Return the value of what depends on constants and known lengths alone."""
-    if isinstance(var, Constant):
-        return var.data
-    if var.owner is None:
+def _lengths(shape: Sequence[int | None]) -> tuple[int, ...]:
+    found = tuple(n for n in shape if n is not None)
+    if len(found) < len(shape):
         raise NoForm
-    if isinstance(var.owner.op, Shape) and None not in var.owner.inputs[0].type.shape:
-        return np.array(var.owner.inputs[0].type.shape)
-    if var.type.ndim > 1 or var.type.dtype != "int64":
-        raise NoForm
-    inputs = map(_static, var.owner.inputs)
-    return performed(var.owner, *inputs)[var.owner.outputs.index(var)]
+    return found
+
+
+def _side_by_side(runs: Sequence[Run]) -> Run | None:
+    """Return runs that are in one array, unchanged, as one."""
+    if any(r.operations or list(r.places) != [r.graph] for r in runs):
+        return None
+    first, *others = (r.place for r in runs)
+    if any(p.index is None or p.name != first.name for p in (first, *others)):
+        return None
+    index = np.concatenate([p.index for p in (first, *others)])
+    return replace(runs[0], shape=index.shape, places={runs[0].graph: Place(first.name, index)})

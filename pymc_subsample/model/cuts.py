@@ -11,20 +11,24 @@ References
    Mathematics 8.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
+from math import prod
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import vectorize_graph
-from pytensor.graph.traversal import toposort
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.type import TensorType
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
+from pymc_subsample.graph.concrete import depends_on, freeze, rebuild, tensor_input
 from pymc_subsample.model.batch import BatchGraph
-from pymc_subsample.model.predictors import Algebra, Predictor
+from pymc_subsample.model.predictors import MAX_PREDICTORS, Algebra, Predictor
 
 # More than any cut that is of use: what must not be cut.
 _NEVER = 10**6
@@ -44,18 +48,86 @@ def fewest_predictors(
     algebra = Algebra(graph, offsets, extremes)
     output = graph.outputs[0]
     nodes = [n for n in toposort([output]) if not algebra.dependent.isdisjoint(n.outputs)]
-    variables = [*offsets, *(v for n in nodes for v in n.outputs if v in algebra.dependent)]
-    place = {v: k for k, v in enumerate(dict.fromkeys(variables))}
-    source, sink = 2 * len(place), 2 * len(place) + 1
-    flows: dict[tuple[int, int], int] = {(2 * place[output] + 1, sink): _NEVER}
-    flows |= {(source, 2 * place[v]): _NEVER for v in offsets if v in place}
-    for v, k in place.items():
+    variables = dict.fromkeys(
+        [*offsets, *(v for n in nodes for v in n.outputs if v in algebra.dependent)]
+    )
+    sizes = {}
+    for v in variables:
         forms = algebra.forms(v) if v in offsets or algebra.is_row_predictor(v) else None
-        flows[2 * k, 2 * k + 1] = _NEVER if forms is None else max(forms.size, 1)
+        sizes[v] = _NEVER if forms is None else max(forms.size, 1)
+    fixed = [
+        v
+        for node in nodes
+        if any(_axis(graph, node, v) is None for v in _met(graph, node, algebra.dependent))
+        for v in node.outputs
+    ]
+    cut = _fewest(sizes, nodes, [*offsets, *fixed], [output])
+    if cut is None:
+        return None
+    predictors = [
+        Predictor(v, None if v in offsets else graph.axes[v], v in offsets, algebra.value(v))
+        for v in cut
+    ]
+    return predictors if all(map(algebra.is_finite, predictors)) else None
+
+
+def through_fewer(
+    graph: BatchGraph, values: Sequence[Variable], arrays: Mapping[Variable, np.ndarray]
+) -> BatchGraph:
+    """Let rows see few numbers in the place of many that are made of these.
+
+    Such as `alpha`, in the place of its first dozen powers. Numbers that rows pick by an index, or
+    multiply as matrices, stay as they are, and so do all where they are few. Parameters are made
+    of `values` and of data, `arrays`.
+    """
+    fixed = [
+        v
+        for node in toposort(graph.outputs)
+        if any(o in graph.axes for o in node.outputs)
+        for v in node.inputs
+        if v not in graph.axes and _axis(graph, node, v) is None
+    ]
+    above = set(ancestors(fixed))
+    seen = {new: old for new, old in graph.parameters.items() if new not in above}
+    olds = list(seen.values())
+    dependent = depends_on(olds, values)
+    sizes = {v: prod(v.type.shape) if _is_numbers(v) else _NEVER for v in dependent}
+    if sum(sizes[old] for old in olds) <= MAX_PREDICTORS:
+        return graph
+    few = _fewest(sizes, toposort(olds), values, olds) or olds
+    made = {new: old for new, old in seen.items() if old not in few}
+    inputs = {v: tensor_input(v.name, v.type.dtype, v.type.shape) for v in few if v not in olds}
+    if not made or 2 * sum(map(sizes.__getitem__, inputs)) > sum(sizes[v] for v in made.values()):
+        return graph
+    known = inputs | {old: new for new, old in seen.items() if new not in made}
+    known |= freeze(list(made.values()), dependent, arrays)
+    memo = dict(zip(made, rebuild(list(made.values()), known), strict=True))
+    parameters = {new: old for new, old in graph.parameters.items() if new not in made}
+    return replace(
+        graph,
+        outputs=rebuild(graph.outputs, memo),
+        parameters=parameters | {new: old for old, new in inputs.items()},
+    )
+
+
+def _is_numbers(var: Variable) -> bool:
+    return isinstance(var.type, TensorType) and None not in var.type.shape
+
+
+def _fewest(
+    sizes: Mapping[Variable, int],
+    nodes: Iterable[Apply],
+    sources: Sequence[Variable],
+    sinks: Sequence[Variable],
+) -> list[Variable] | None:
+    """Return the variables of the smallest size that part sinks from sources, nearest to sinks."""
+    place = {v: k for k, v in enumerate(sizes)}
+    source, sink = 2 * len(place), 2 * len(place) + 1
+    flows = {(2 * k, 2 * k + 1): sizes[v] for v, k in place.items()}
+    flows |= {(source, 2 * place[v]): _NEVER for v in sources if v in place}
+    flows |= {(2 * place[v] + 1, sink): _NEVER for v in sinks}
     for node in nodes:
         starts = [2 * place[v] + 1 for v in node.inputs if v in place]
-        if any(_axis(graph, node, v) is None for v in _met(graph, node, algebra.dependent)):
-            starts.append(source)
         ends = [2 * place[v] for v in node.outputs if v in place]
         flows |= dict.fromkeys(product(starts, ends), _NEVER)
     (start, end), capacity = np.array([*flows]).T, np.array([*flows.values()], dtype=np.int32)
@@ -67,12 +139,7 @@ def fewest_predictors(
     left.eliminate_zeros()
     reaching, _ = breadth_first_order(csr_array(left.T), sink, return_predecessors=True)
     near = set(reaching.tolist())
-    cut = [v for v, k in place.items() if 2 * k + 1 in near and 2 * k not in near]
-    predictors = [
-        Predictor(v, None if v in offsets else graph.axes[v], v in offsets, algebra.value(v))
-        for v in cut
-    ]
-    return predictors if all(map(algebra.is_finite, predictors)) else None
+    return [v for v, k in place.items() if 2 * k + 1 in near and 2 * k not in near]
 
 
 def along_rows(

@@ -24,6 +24,9 @@ from pymc_subsample.graph.concrete import depends_on, elemwise_name
 from pymc_subsample.graph.interpreter import NoForm, array_of
 from pymc_subsample.model.batch import BatchGraph
 
+# Beyond this many numbers per row, directional derivatives cost less than E x E Hessians.
+MAX_PREDICTORS = 10
+
 
 @dataclass(frozen=True)
 class Predictor:

@@ -26,6 +26,7 @@ from pymc_subsample.model import binding, of_sample
 from pymc_subsample.model.batch import BatchGraph, batch_graph, on_scales
 from pymc_subsample.model.checks import sort_checks, split_checks
 from pymc_subsample.model.columns import column_graph, row_number_test, stored
+from pymc_subsample.model.cuts import through_fewer
 from pymc_subsample.model.discovery import (
     find_rows,
     full_data_model,
@@ -231,7 +232,7 @@ class TallModel(Evaluation):
         logprior = sum((w.graph.sum() for w in self.whole), prior)
         for condition in conditions:
             logprior = pt.switch(condition, logprior, -np.inf)
-        batch = on_scales(batch, self._scales)
+        batch = on_scales(through_fewer(batch, [*self._values], self._arrays), self._scales)
         self._place_parameters(batch, logprior)
         self._place_columns(batch, trace.axes, kinds, guards)
         self._functions = {}

@@ -26,7 +26,7 @@ from pymc_subsample.expansion import expand, general, verify_gradient
 from pymc_subsample.expansion import expansion as expansion_module
 from pymc_subsample.expansion.curvature import covariance, covariance_factor
 from pymc_subsample.expansion.factors import factor
-from pymc_subsample.expansion.fusion import fuse
+from pymc_subsample.expansion.fusion import fuse, row_graph
 from pymc_subsample.expansion.quadratic import Posterior, Quadratic
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.expansion.residuals import residuals_around
@@ -299,6 +299,12 @@ def test_masked_infinities_stay_out_of_the_sums():
     assert np.isfinite(reference.slope).all()
 
 
+def fused(graph, x):
+    """The scalar function of a graph over rows."""
+    graphs = row_graph([x], [graph])
+    return fuse(graphs, graphs.inputs, [])
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -312,7 +318,7 @@ def test_masked_infinities_stay_out_of_the_sums():
 )
 def test_softplus_is_exact_where_it_must_be(function):
     x = pt.vector("x", dtype="float64")
-    row = fuse([function(x)], [x], []).row
+    row = fused(function(x), x).row
     found = numba.njit(lambda value: row(value))  # not made to be called from Python
     for value in (-60.0, -45.0, -1.0, 0.0, 30.0):
         [exact] = numpy_function([x], [function(x)])(np.array([value]))
@@ -324,9 +330,9 @@ def test_trigamma_is_compiled_and_exact():
     x = pt.vector("x", dtype="float64")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fused = fuse([pt.tri_gamma(x)], [x], [])
-    assert fused.key is not None
-    row = fused.row
+        found = fused(pt.tri_gamma(x), x)
+    assert found.key is not None
+    row = found.row
     found = numba.njit(lambda value: row(value))
     for value in np.geomspace(1e-4, 1e6, 41):
         np.testing.assert_allclose(found(value), polygamma(1, value), rtol=2e-14)

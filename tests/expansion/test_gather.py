@@ -49,7 +49,7 @@ def check_gather(ex):
         rows = np.full((ex.width, len(index)), np.nan)
         ex.gather(ex.packer.table, index, rows)
         expected = ex.take(index)
-        derived = [position for position, _ in ex.packer._derived]
+        derived = [p for places, _ in ex.packer._wholes.values() for p in places]
         direct = np.setdiff1d(np.arange(packed), derived)
         np.testing.assert_array_equal(rows[direct], expected[direct])
         np.testing.assert_allclose(rows[derived], expected[derived], rtol=1e-14, atol=1e-14)
@@ -70,7 +70,7 @@ def test_rows_of_the_model_bank(name, tall_model):
 def test_the_bank_has_columns_of_both_kinds(tall_model):
     kinds = [expand(tall_model(name), 0).packer for name in FAST]
     assert sum(bool(p._direct) for p in kinds) > 10
-    assert sum(bool(p._derived) for p in kinds) > 3
+    assert sum(bool(p._wholes) for p in kinds) > 3
 
 
 @pytest.mark.parametrize("k", [3, 30])
@@ -185,7 +185,7 @@ def test_columns_are_computed_from_arrays_of_every_kind(arrays):
         matrix[:, 0] - matrix[:, 2],
         (cube**2).sum(axis=(0, 2)),
     ]
-    derived = list(enumerate(graphs))
+    derived = [(graph, [k], [0]) for k, graph in enumerate(graphs)]
     gather, table = compile_gather(
         columns, [], derived, [*vectors, matrix, cube], [0, 0, 0, 0, 0, 0, 1]
     )

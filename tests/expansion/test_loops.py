@@ -20,7 +20,7 @@ def both(tall, monkeypatch):
 
     def recorded(name, inputs, outputs, *rest):
         try:
-            loops._Code(inputs, outputs)
+            loops.parameter_loops(inputs, outputs)
             tried.append(True)
         except NoForm:
             tried.append(False)
@@ -197,7 +197,7 @@ def test_reductions_keep_what_is_not_a_number(reduction, place):
     ]:
         values, found = np.array([[3.0, -1.0, 2.0, 5.0], np.zeros(4)]), np.empty(4)
         values[0, place] = np.nan
-        loops._Code([x, w], {"out[i]": graph})
+        loops.parameter_loops([x, w], {"out[i]": graph})
         loops.compile_loops("f", [x, w], {"out[i]": graph}, ["out"], BACKWARD)(*values, found)
         assert np.isnan(found[lost][:2]).all()
 
@@ -210,7 +210,7 @@ def test_a_number_as_a_vector_and_a_vector_as_a_number():
         np.array([1.0, 2.0, 3.0, 4.0]), np.array([5.0, 6.0, 7.0, 8.0]), found
     )
     np.testing.assert_allclose(found, [10, 2, 36, np.nan])
-    loops._Code([x, w], outputs)
+    loops.parameter_loops([x, w], outputs)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +227,6 @@ def test_a_number_as_a_vector_and_a_vector_as_a_number():
     ],
 )
 def test_elementwise_graphs_are_loops(graph):
-    code = loops._Code([x, w], {"out[i]": graph})
-    assert code.lines[-2].startswith("for i in range(4)")
+    code = loops.parameter_loops([x, w], {"out[i]": graph})
+    assert "for i in range(4):" in code.before
     test_whatever_mixes_elements_is_left_to_pytensor(graph)

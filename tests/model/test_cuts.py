@@ -3,15 +3,17 @@
 from functools import partial
 
 import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from _series import MODELS
 from pytensor.graph.traversal import toposort
 from scipy.special import gammaln, logsumexp
 
 from pymc_subsample.compiled.functions import building_graphs
-from pymc_subsample.expansion import expand, fusion, linear, linear_predictors
+from pymc_subsample.expansion import expand, fusion, linear_predictors, row_code
 from pymc_subsample.expansion.columns import Packer
-from pymc_subsample.expansion.linear import RowCode
+from pymc_subsample.expansion.row_code import RowCode
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.cuts import fewest_predictors
@@ -38,7 +40,9 @@ def operations(model, order, monkeypatch):
         varying = sum(p.forms.size for p in predictors if not p.shared)
         code = RowCode(model, predictors, varying, Packer(model))
         x, data = code.x, list(code.data.values())
-        fusion.fuse(code.up_to(order), [*x[:varying], *data], x[varying:])
+        graph = fusion.row_graph([*x, *data], code.up_to(order))
+        x, data = graph.inputs[: len(x)], graph.inputs[len(x) :]
+        fusion.fuse(graph, [*x[:varying], *data], x[varying:])
     return sum(counts)
 
 
@@ -54,6 +58,9 @@ def operations(model, order, monkeypatch):
         ("hidden_markov", (0, 6)),
         ("ordinal_many", (20, 0)),
         ("mixture_many", (15, 30)),
+        ("adstock", (0, 5)),
+        ("poisson_lognormal", (0, 3)),
+        ("n_mixture", (1, 2)),
     ],
 )
 def test_rows_see_the_fewest_numbers(name, expected):
@@ -81,10 +88,35 @@ def test_code_of_a_row_is_bounded(monkeypatch):
         operations(tall("com_poisson", terms=400), 2, monkeypatch)
 
 
+@pytest.mark.costly
+def test_a_longer_series_is_loops():
+    """Its code does not grow with the terms."""
+    expansion = expand(tall("com_poisson", terms=1_000))
+    assert expansion.linear
+
+
+def test_numbers_that_rows_pick_or_multiply_stay():
+    """Twelve effects of three coefficients: an index among them cannot be one among these."""
+    rng = np.random.default_rng(0)
+    basis, g = rng.normal(size=(12, 3)), rng.integers(0, 12, N)
+    with pm.Model() as model:
+        c = pm.Normal("c", 0, 1, shape=3)
+        pm.Normal("y", (basis @ c)[g], 1.0, observed=rng.normal(size=N))
+    assert TallModel(model).phi_size == 12
+    x = rng.normal(size=(N, 12))
+    with pm.Model() as model:
+        c = pm.Normal("c", 0, 1, shape=3)
+        mean = (x * pt.exp(basis @ c)).sum(axis=1)
+        pm.Normal("y", mean, 1.0, observed=rng.normal(size=N))
+    model = TallModel(model)
+    assert model.phi_size == 3
+    assert expand(model).linear
+
+
 @pytest.mark.costly(cases=0)
 def test_rows_too_long_for_any_code_take_the_general_path(monkeypatch):
     monkeypatch.setattr(fusion, "MOST_OPERATIONS", 3)
-    monkeypatch.setattr(linear, "_MOST_LOOPS", 3)
+    monkeypatch.setattr(row_code, "_MOST_LOOPS", 3)
     expansion = expand(tall("poisson_tail", terms=2))
     assert not expansion.linear
 

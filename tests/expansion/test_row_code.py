@@ -1,0 +1,139 @@
+"""Loops inside a row compute what PyTensor does, derivatives too."""
+
+import numba
+import numpy as np
+import pytensor.tensor as pt
+import pytest
+
+from pymc_subsample.expansion.fusion import row_graph
+from pymc_subsample.expansion.loops import row_loops
+from pymc_subsample.expansion.schedule import Place
+from pymc_subsample.graph.concrete import numpy_function
+from pymc_subsample.graph.interpreter import NoForm
+
+K, N_ROWS = 7, 5
+eta, shared = pt.vector("eta"), pt.vector("shared")
+columns = [pt.vector(f"column{k}") for k in range(K + 1)]
+x = pt.stack(columns[:K], axis=1)
+index = columns[K].astype("int64")
+terms = np.arange(1.0, K + 1)
+series = pt.exp(x * eta[:, None] * 0.1) * shared[:, None] ** terms
+table = pt.stack([shared * k for k in range(3)] + [eta], axis=1)
+
+
+def chosen(values, entries):
+    return values[pt.arange(values.shape[0]), entries]
+
+
+GRAPHS = {
+    "sum": series.sum(axis=1),
+    "log_sum_exp": pt.logsumexp(series + x, axis=1),
+    "softmax": (pt.special.softmax(x * eta[:, None], axis=1) * terms).sum(axis=1),
+    "a sum in a sum": (x * (series / series.sum(axis=1, keepdims=True))).sum(axis=1) ** 2,
+    "two axes": (series[:, :, None] * pt.exp(-x[:, None, :] * eta[:, None, None] / 9)).sum(
+        axis=(1, 2)
+    ),
+    "sums along one axis of two": pt.log(
+        pt.exp(x[:, :, None] * terms * shared[:, None, None] / 20).sum(axis=1)
+    ).sum(axis=1),
+    "product": pt.prod(1 + 0.1 * series, axis=1, no_zeros_in_input=True),
+    "extremes": series.max(axis=1) - series.min(axis=1),
+    "cumulated": (pt.cumsum(series, axis=1) * terms).sum(axis=1),
+    "backwards": (series[:, ::-1] * pt.exp(series)).sum(axis=1),
+    "differences": (pt.log(series[:, 1:] / series[:, :-1]) ** 2).sum(axis=1),
+    "truths": pt.switch(pt.any(x > 1, axis=1) & pt.all(x > -3, axis=1), eta * shared, -eta),
+    "counts": pt.sum(x > 0, axis=1) * eta**2,
+    "put": pt.exp(pt.set_subtensor(series[:, 1], eta)).sum(axis=1),
+    "added": pt.inc_subtensor(series[:, [1, 1, 2]], eta[:, None]).sum(axis=1) * shared,
+    "of shared alone": pt.sum(shared[:, None] ** terms, axis=1),
+    "of data alone": pt.sum(pt.exp(x), axis=1),
+    "integers": pt.sum((x.astype("int8") // 2) * eta[:, None] ** 2, axis=1),
+    "picked by data": chosen(pt.exp(table), index) * pt.exp(table).sum(axis=1),
+    "negative binomial": pt.sum(pt.gammaln(x**2 + pt.exp(eta)[:, None]), axis=1),
+}
+
+
+def by_loops(outputs, values):
+    """Values of each row by the code of loops."""
+    inputs = [eta, shared, *columns]
+    fgraph = row_graph(inputs, outputs)
+    places = [Place("eta[{}, i]", np.array([0])), Place("x0", None)]
+    places += [Place("rows[{}, i]", np.array([k])) for k in range(K + 1)]
+    results = [f"y{k}" for k in range(len(outputs))]
+    given = dict(zip(fgraph.inputs, places, strict=True))
+    code = row_loops(fgraph, given, {"x0"}, results, "0_")
+    lines = ["def f(eta, x0, rows, out):", *(f"    {line}" for line in code.before)]
+    lines += ["    for i in range(rows.shape[1]):", *(f"        {line}" for line in code.lines)]
+    lines += [f"        out[{k}, i] = y{k}" for k in range(len(outputs))]
+    space = dict(code.functions)
+    exec("\n".join(lines), space)
+    out = np.full((len(outputs), N_ROWS), np.nan)
+    numba.njit(space["f"])(values[:1], values[1, 0], values[2:], out)
+    return out, code
+
+
+@pytest.fixture
+def values():
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=(K + 3, N_ROWS))
+    values[1] = 0.7
+    values[-1] = rng.integers(0, 3, N_ROWS)
+    return values
+
+
+def derived(graph):
+    """A graph with its first and second derivatives in both inputs."""
+    first = pt.grad(graph.sum(), [eta, shared], disconnected_inputs="ignore")
+    second = [
+        d for f in first for d in pt.grad(f.sum(), [eta, shared], disconnected_inputs="ignore")
+    ]
+    return [graph + 0.0 * eta, *(d + 0.0 * eta for d in (*first, *second))]
+
+
+@pytest.mark.costly(cases=4)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_values_and_derivatives(name, values):
+    outputs = derived(GRAPHS[name])
+    found, _ = by_loops(outputs, values)
+    exact = numpy_function([eta, shared, *columns], outputs)(*values)
+    np.testing.assert_allclose(found, exact, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("at", ["3", "-1", "4"])
+def test_an_element_is_picked_by_data(at, values):
+    """From the front, from the back, and outside of the table, where there is no number."""
+    values[-1, 0] = float(at)
+    picked = chosen(pt.exp(table), index)
+    inside = np.s_[1:] if at == "4" else np.s_[:]
+    found, _ = by_loops([picked], values)
+    exact = np.exp(np.column_stack([0 * values[1], values[1], 2 * values[1], values[0]]))
+    columns_of = values[-1, inside].astype(int)
+    np.testing.assert_allclose(
+        found[0, inside], exact[np.arange(N_ROWS)[inside], columns_of], rtol=1e-14
+    )
+    assert np.isnan(found[0, 0]) == (at == "4")
+
+
+def test_a_longer_series_takes_no_more_code():
+    rng = np.random.default_rng(0)
+    sizes = []
+    for length in (10, 200):
+        many = pt.exp(eta[:, None] * np.sort(rng.normal(size=length))).sum(axis=1)
+        fgraph = row_graph([eta], [pt.log(many)])
+        given = {fgraph.inputs[0]: Place("eta[{}, i]", np.array([0]))}
+        code = row_loops(fgraph, given, set(), ["y0"], "")
+        sizes.append((code.operations, len(code.lines)))
+    assert sizes[0] == sizes[1]
+
+
+def test_what_rows_share_is_computed_once(values):
+    _, code = by_loops([GRAPHS["sum"]], values)
+    assert any("row" in line for line in code.before)
+    assert not any("x0" in line for line in code.lines)
+
+
+def test_what_is_no_number_of_a_row_has_no_form():
+    fgraph = row_graph([eta, *columns], [x])
+    given = {v: Place("rows[{}, i]", np.array([k])) for k, v in enumerate(fgraph.inputs)}
+    with pytest.raises(NoForm):
+        row_loops(fgraph, given, set(), ["y0"], "")
