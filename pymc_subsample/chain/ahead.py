@@ -11,6 +11,8 @@ import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.step_methods.state import WithSamplingState
 
+from pymc_subsample.chain.integrating import completed
+
 if TYPE_CHECKING:
     from pymc_subsample.chain.engine import ChainStep
 
@@ -59,7 +61,7 @@ class Ahead:
         place = self._handed_out % _APART
         if place == 0:
             part = slice(self._handed_out, self._handed_out + _APART)
-            points = step.layout.points(self._from, self._values[part])
+            points = completed(step, step.layout.points(self._from, self._values[part]))
             self._part = list(zip(points, _separated(self._stats, part), strict=True))
         point, stats = self._part[place]
         self._last = {name: value.tobytes() for name, value in point.items()}
@@ -86,7 +88,7 @@ class Ahead:
             _restore(step, state)
             for _ in range(self._handed_out):
                 values, _ = step.make(point, 1)
-                [point] = step.layout.points(point, values)
+                [point] = completed(step, step.layout.points(point, values))
             self._most = max(1, self._handed_out)
         self.forget()
 

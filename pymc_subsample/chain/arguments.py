@@ -5,10 +5,8 @@ from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
-import pymc as pm
-from pymc.model import modelcontext
-from pymc.util import get_random_generator
 
+from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.rows.passes import Passes
 from pymc_subsample.validation import (
     at_least_zero,
@@ -29,8 +27,8 @@ from pymc_subsample.validation import (
 )
 
 __all__ = [
-    "at_least_zero", "between", "choice", "count", "name_list", "one_of", "share", "takes",
-    "text", "truth",
+    "at_least_zero", "between", "choice", "count", "generator", "model_in_context", "name_list",
+    "one_of", "share", "takes", "text", "truth",
 ]  # fmt: skip
 
 # Orders of control variates that go without them, or that have constant ones.
@@ -173,19 +171,6 @@ def row_bound(value: Any) -> float:
     return float(given)
 
 
-def generator(rng: int | np.random.Generator | None) -> np.random.Generator:
-    """Return the generator for `rng`, which None, a seed or a generator may give."""
-    try:
-        if isinstance(rng, bool | np.random.RandomState):
-            raise TypeError
-        return get_random_generator(0 if rng is None else rng)
-    except (TypeError, ValueError) as error:
-        raise type(error)(
-            f"rng must be None, an integer seed of at least 0 or a numpy Generator, got "
-            f"{shown(rng)}."
-        ) from None
-
-
 def seed(name: str, value: Any) -> int:
     """Return an integer seed."""
     return count(name, value, smallest=0, most=2**64)
@@ -205,16 +190,3 @@ def initial_point(value: Any) -> dict[str, np.ndarray]:
     """Return values of value variables by name; None stands for the model's own."""
     given = mapping("initial_point", value, "values by the names of value variables")
     return {name: finite(f"initial_point[{name!r}]", x) for name, x in given.items()}
-
-
-def model_in_context(model: pm.Model | None, said: str) -> pm.Model:
-    """Return `model`, or that of the `with` block; `said` is what was to be done with it."""
-    if model is not None and not isinstance(model, pm.Model):
-        hint = " Pass its .backend.model, once built." if hasattr(model, "backend") else ""
-        raise TypeError(f"model must be a pymc.Model, got {shown(model)}.{hint}")
-    try:
-        return modelcontext(model)
-    except TypeError as error:
-        raise TypeError(
-            f"There is no model in context: {said} inside `with model:`, or pass model=."
-        ) from error

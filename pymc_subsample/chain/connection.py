@@ -61,7 +61,7 @@ def connect(step: "ChainStep") -> None:
     """Make all that is made from the model: `CONNECTED`, and what the method adds."""
     functions = step.method.functions(step)
     with building_graphs(), step.made_by.in_use():
-        tall = step.tall = TallModel(step.model, **step.rows_of, scales=step.form.scales)
+        tall = step.tall = TallModel(step.sampled_model, **step.rows_of, scales=step.form.scales)
         if not step.method.binary:
             variables.refuse_discrete(step.vars, step.model)
             variables.refuse_own_steps(step.vars, step.model)

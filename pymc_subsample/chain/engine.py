@@ -18,7 +18,7 @@ from pymc.blocking import PointType, StatsType
 from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import DataClassState, WithSamplingState
 
-from pymc_subsample.chain import arguments, ends, guards, running, variables
+from pymc_subsample.chain import arguments, ends, guards, integrating, running, variables
 from pymc_subsample.chain.ahead import Ahead
 from pymc_subsample.chain.connection import CONNECTED, connect
 from pymc_subsample.chain.form import Form
@@ -26,12 +26,14 @@ from pymc_subsample.chain.layout import Layout
 from pymc_subsample.chain.method import Method, named_alike
 from pymc_subsample.chain.modes import number_of_chain
 from pymc_subsample.chain.notices import Unsaid
+from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.sampler import STATISTIC, Sampler, Statistics
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.chain.signatures import complete
 from pymc_subsample.chain.tuning import ProposalTuning, Tuning
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Rule
+from pymc_subsample.diagnostics.integrals import INTEGRATED
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.modes import ModeSearch
 from pymc_subsample.expansion.reference import Reference, no_sums
@@ -40,6 +42,7 @@ from pymc_subsample.kernels.model import Sums
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.discovery import chosen_names
 from pymc_subsample.rows import Rows
+from pymc_subsample.units.sampled import Units
 
 _PROTOCOL = 4
 # What belongs to a chain in this process.
@@ -79,6 +82,13 @@ class ChainStep(BlockedStep):
         the model writes them; and coefficients of nearly collinear columns, as of raw powers of a
         year, by the QR reparameterisation, where sums over rows lose their digits otherwise. Draws
         are in the model's own variables either way.
+    integrate : "auto", False, str or sequence of str, default "auto"
+        Local variables to integrate out, all of one grouping: effects of customers, patients or
+        rows, each with few rows, which would be as many parameters. The chain moves the others, on
+        their marginal posterior, and subsamples units, all rows of a level, in place of rows; local
+        variables are drawn, exactly, given each draw that is stored. "auto": those of the grouping
+        that has many levels of few rows, unless `vars`, `observed`, `dim` or `data` are given. See
+        `marginalize` and `effects`.
     passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads all rows where set-up, tuning and checks do: a number of threads of this process,
         or the workers of an executor. Results do not depend on it. Default: as many threads as
@@ -132,7 +142,10 @@ class ChainStep(BlockedStep):
     asked_order: int | str
     seen: dict[str, Any]  # What the model's data were when it was connected.
 
-    # Of the set-up.
+    # Of the set-up. Local variables that are integrated out, if there are some, and the model that
+    # is left.
+    units: Units | None = None
+    sampled_model: pm.Model
     centring: Mapping[str, np.ndarray] = MappingProxyType({})
     control_variate_order: int | None
     prepared: Preparation | None = None  # None where there is no reference.
@@ -180,6 +193,7 @@ class ChainStep(BlockedStep):
         data: Rows | Sequence[Rows] | None = None,
         reference: "Mapping[str, Any] | ChainStep | xr.DataTree | None" = None,
         reparameterize: bool = True,
+        integrate: str | Sequence[str] | bool = "auto",
         passes: Any = None,
         rng: int | np.random.Generator | None = None,
         initial_point: PointType | None = None,
@@ -195,16 +209,27 @@ class ChainStep(BlockedStep):
         arguments.only_numba(compile_kwargs)
         self.made_by = arguments.passes(passes)
         self.rng = arguments.generator(rng)
-        self._model = arguments.model_in_context(model, f"create {type(self).__name__}")
+        model = arguments.model_in_context(model, f"create {type(self).__name__}")
         binary = self.method.binary
+        with doing("integrating local variables out"):
+            self.units = integrating.integrated(
+                model, integrate, type(self).__name__,
+                vars=vars, observed=observed, dim=dim, data=data,
+            )  # fmt: skip
+        self.sampled_model = model if self.units is None else self.units.marginal
         chosen = variables.binary_vars if binary else variables.continuous_vars
-        self.vars = chosen(vars, self._model)
+        self.vars = chosen(vars, self.sampled_model)
+        if self.units is not None:
+            integrating.declare_units(self)
+            if not of_run:
+                reference = self.units.without(reference)
+                initial_point = self.units.without(initial_point)
         if of_run:  # of which these are kept, and not the run itself
-            self.earlier = reference = variables.earlier(self._model, reference)
+            self.earlier = reference = variables.earlier(self.sampled_model, reference)
         else:
             self.given_reference = reference
         if reference is not None:
-            variables.refuse_other_variables(self._model, reference, earlier=of_run)
+            variables.refuse_other_variables(self.sampled_model, reference, earlier=of_run)
         self.form = Form(arguments.truth("reparameterize", reparameterize))
         self.rows_of: dict[str, Any] = {
             "observed": chosen_names(observed) or None,
@@ -234,7 +259,7 @@ class ChainStep(BlockedStep):
     @property
     def model(self) -> pm.Model:
         """The model that is sampled; a step that was unpickled has a copy of its own."""
-        return self._model
+        return self.sampled_model if self.units is None else self.units.model
 
     @property
     def home(self) -> Preparation:
@@ -273,7 +298,7 @@ class ChainStep(BlockedStep):
         return self.reference.sums(self.control_variate_order or 0)
 
     def _refuse_changes(self) -> None:
-        guards.refuse_changes(self, self.seen, guards.contents(self._model, self.tall))
+        guards.refuse_changes(self, self.seen, guards.contents(self.model, self.tall))
 
     def setup_chain(self, rng: np.random.Generator, tune: int, draws: int) -> None:
         """Reset all that belongs to one chain; PyMC calls this right before it starts."""
@@ -283,6 +308,7 @@ class ChainStep(BlockedStep):
         self.left, self.thread, self.own = None, threading.current_thread(), None
         self.ahead = Ahead()
         super().setup_chain(rng, tune, draws)
+        integrating.begin(self)
         modes = len(self.prepared.at_modes) if tune and self.prepared is not None else 1
         self.mode = number_of_chain(self.rng) % modes
         self.row_rng = self.rng.spawn(1)[0]
@@ -320,7 +346,7 @@ class ChainStep(BlockedStep):
 
         The chain's last one is made alone: its checks may take long, and somebody may not wait.
         """
-        alone = len(self.layout.own) == len(self._model.value_vars)
+        alone = len(self.layout.own) == len(self.sampled_model.value_vars)
         ahead = alone and not self.tune and self.method.steady(self)
         return max(1, self.draws_left - 1) if ahead else 1
 
@@ -352,6 +378,7 @@ class ChainStep(BlockedStep):
         """Check a finished chain: statistics of its last draw, and the warning with it."""
         ends.confirm_crossings(self)
         found = ends.with_causes(self, [*self.method.check(self), *ends.check_tails(self)])
+        found += integrating.check_units(self)
         self.thread = None
         return ends.recorded(self, found)
 
@@ -359,6 +386,7 @@ class ChainStep(BlockedStep):
     def _unjudged(self) -> dict[str, Any]:
         """Statistics that draws share, but for the checks of the chain's last."""
         shared = {"n_rows": self.n_rows, STATISTIC: self.sampler.number}
+        shared |= {} if self.units is None else {INTEGRATED: self.units.number}
         return checks.record(self.rules, None) | shared | {"warning": None}
 
     # States and pickles
@@ -378,6 +406,7 @@ class ChainStep(BlockedStep):
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_changes()
+        integrating.begin(self)
         self.ahead.undo(self)
         anew = {*CONNECTED, *self.method.anew, *_OWN}
         return {name: value for name, value in vars(self).items() if name not in anew}
@@ -385,7 +414,7 @@ class ChainStep(BlockedStep):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         connect(self)
-        self.seen = guards.contents(self._model, self.tall)
+        self.seen = guards.contents(self.model, self.tall)
 
     def _progressbar_config(self, n_chains: int = 1) -> tuple[list, dict[str, list[int]]]:
         running.announce(self)

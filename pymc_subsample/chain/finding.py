@@ -8,6 +8,7 @@ import numpy as np
 
 from pymc_subsample.chain import variables
 from pymc_subsample.chain.connection import connect
+from pymc_subsample.chain.integrating import integrated_anew
 from pymc_subsample.chain.modes import starts
 from pymc_subsample.chain.setup import NEARLY, Preparation, Problem
 from pymc_subsample.expansion.archive import Archive
@@ -35,6 +36,8 @@ def find(
     rows have no second derivatives and no predictors either.
     """
     problem, prepared = first = solved(step, temperature, kind)
+    while integrated_anew(step, prepared.search):
+        problem, prepared = first = solved(step, temperature, kind)
     if _lowered(step, prepared.reference):
         problem, prepared = first = solved(step, temperature, kind)
     if step.method.estimates and step.form.rescaled(step.tall, step.expansion, *first):
@@ -71,13 +74,13 @@ def _problem(step: "ChainStep", temperature: float, kind: int) -> Problem:
     given: dict[str, Any] = {"temperature": temperature, "kind": kind}
     reference = step.given_reference if step.earlier is None else step.earlier
     if reference is not None:
-        theta = variables.reference_theta(step.model, step.tall, reference)
+        theta = variables.reference_theta(step.sampled_model, step.tall, reference)
         given["given"] = step.expansion.from_values(theta)
         given["earlier"] = step.earlier is not None
     sums = archive(step.tall, "sums")
     if sums is not None and temperature == 1.0:
         given["archive"] = Archive(*sums, kind)
-    begin, free = starts(step.model, step.tall), step.layout.continuous()
+    begin, free = starts(step.sampled_model, step.tall), step.layout.continuous()
     return Problem(step.method.taylor(step), begin, step.active, free, step.rng, **given)
 
 

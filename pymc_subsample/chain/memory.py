@@ -53,8 +53,10 @@ class Stored:
         return f"{self.name!r} ({' x '.join(f'{s:,}' for s in self.shape)})"
 
 
-def warn_of_rows(model: pm.Model, tall: Evaluation) -> None:
+def warn_of_rows(model: pm.Model, tall: Evaluation, lengths: Collection[int] = ()) -> None:
     """Warn of what the run that calls stores with one element per row, evaluated at every draw.
+
+    Where `tall` is of units, `lengths` are the numbers of their rows.
 
     Where the rows are not the model's own, of what PyMC computes from its sample of them. Bambi
     writes some into its models, which its own `fit` leaves out of the result. Of those
@@ -72,8 +74,8 @@ def warn_of_rows(model: pm.Model, tall: Evaluation) -> None:
                 "out of the result: pm.sample(..., var_names=[...])."
             )
         return
-    lengths = {tall.n_rows, *np.diff(tall.rows.starts).tolist()}
-    large = _row_length(model, variables, tall, lengths)
+    lengths = lengths or {tall.n_rows, *np.diff(tall.rows.starts).tolist()}
+    large = _row_length(model, variables, lengths)
     if not large or all(has_rows(model, s.name) for s in large):
         return
     total = sum(s.size for s in large) * 1000 / _GB
@@ -85,11 +87,11 @@ def warn_of_rows(model: pm.Model, tall: Evaluation) -> None:
 
 
 def _row_length(
-    model: pm.Model, variables: Sequence[Variable], tall: Evaluation, lengths: Collection[int]
+    model: pm.Model, variables: Sequence[Variable], lengths: Collection[int]
 ) -> list[Stored]:
     """Return those of some variables that have an axis of one of some lengths."""
     graphs = model.replace_rvs_by_values(variables)
-    graphs = concretize(graphs, tall.value_vars, tall.initial_point).outputs
+    graphs = concretize(graphs, model.value_vars, model.initial_point()).outputs
     shapes = [tuple(s or 1 for s in getattr(g.type, "shape", ())) for g in graphs]
     return [
         Stored(v.name, shape, np.dtype(v.type.dtype).itemsize)
@@ -98,7 +100,7 @@ def _row_length(
     ]
 
 
-def _remedy(model: pm.Model, names: Collection[str]) -> str:
+def _remedy(model: pm.Model, names: Collection[str], local: Collection[str] = ()) -> str:
     makers = {v.name for v in model.observed_RVs}
     made = [n for n in names if n.removesuffix(_PROBABILITIES) in makers - {n}]
     said = []
@@ -106,20 +108,24 @@ def _remedy(model: pm.Model, names: Collection[str]) -> str:
         maker = name.removesuffix(_PROBABILITIES)
         said.append(f"{name!r} is left out by compute_p=False in {maker!r}'s distribution.")
     if set(names) - set(made):
-        kept = [v.name for v in model.free_RVs]
+        kept = [v.name for v in model.free_RVs if v.name not in local]
         kept += [v.name for v in model.deterministics if v.name not in names]
         shown = f"[{', '.join(map(repr, kept))}]"
-        if len(kept) > _SHOWN:
+        if len(kept) > _SHOWN and not local:
             shown = "[v.name for v in model.free_RVs]"
-        said.append(
-            f"Leave them out with pm.sample(..., var_names={shown}) and compute them afterwards "
-            "from a few draws."
+        after = (
+            "draw them, or summarise them, by pms.effects"
+            if local
+            else ("compute them afterwards from a few draws")
         )
+        said.append(f"Leave them out with pm.sample(..., var_names={shown}) and {after}.")
     return " ".join(said)
 
 
-def refuse_beyond_memory(model: pm.Model) -> None:
+def refuse_beyond_memory(model: pm.Model, local: Collection[str] = ()) -> None:
     """Raise if the run of `pm.sample` that calls takes more than half of the free memory.
+
+    `local` are variables that are integrated out, which can be drawn afterwards.
 
     PyMC tells a step neither the number of chains and draws of a run nor what it stores of them;
     they are read from `pm.sample` itself, which has made the traces by then. Where it is not among
@@ -145,7 +151,7 @@ def refuse_beyond_memory(model: pm.Model) -> None:
         f"The draws of this run take {needed / _GB:.3g} GB of memory ({len(traces)} chains of "
         f"{tune:,} + {draws:,} draws, and a copy in the result), more than half of the "
         f"{free / _GB:.3g} GB that are free. Most of it is for {', '.join(map(str, large))}. "
-        f"{_remedy(model, [s.name for s in large])} Or take fewer draws."
+        f"{_remedy(model, [s.name for s in large], local)} Or take fewer draws."
     )
 
 

@@ -6,6 +6,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_subsample.chain.calling import refuse_init
+from pymc_subsample.chain.integrating import say_costs
 from pymc_subsample.chain.memory import hint_for_bambi, refuse_beyond_memory, warn_of_rows
 from pymc_subsample.chain.notices import begin_run
 from pymc_subsample.chain.sampler import SHOWN, Sampler
@@ -20,9 +21,11 @@ def announce(step: "ChainStep") -> None:
     if step.unsaid is not None:
         step.unsaid.say()
     refuse_init(type(step).__name__)
-    refuse_beyond_memory(step.model)
-    warn_of_rows(step.model, step.tall)
+    units = step.units
+    refuse_beyond_memory(step.model, () if units is None else units.names)
+    warn_of_rows(step.model, step.tall, () if units is None else units.lengths)
     hint_for_bambi(step.model)
+    say_costs(step)
 
 
 def columns(sampler: Sampler, n_chains: int) -> tuple[list, dict[str, list[int]]]:

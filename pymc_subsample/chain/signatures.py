@@ -37,6 +37,7 @@ class SharedContinuous(StepArguments, total=False):
 
     reference: Any
     reparameterize: bool
+    integrate: str | Sequence[str] | bool
     initial_point: PointType | None
 
 

@@ -141,12 +141,24 @@ def require_same_data(idata: xr.DataTree, model: pm.Model, tall: TallModel, said
     other = other_observed(idata, model, tall.observed) or other_columns(idata, model)
     if other is None:
         return
-    name, seen, held = other
+    _, seen, held = other
     if seen == held or sampled_rows(idata) != tall.n_rows:
-        raise ValueError(
-            f"{said}: idata was sampled given other values of {name!r} (shape {seen}) than the "
-            f"model has (shape {held}). Pass the model and the data that were sampled."
-        )
+        _refuse_other(other, said)
+
+
+def _refuse_other(other: "Other", said: str) -> None:
+    name, seen, held = other
+    raise ValueError(
+        f"{said}: idata was sampled given other values of {name!r} (shape {seen}) than the "
+        f"model has (shape {held}). Pass the model and the data that were sampled."
+    )
+
+
+def refuse_other_observed(idata: xr.DataTree, model: pm.Model, said: str) -> None:
+    """Refuse draws given other observed values than the model's, of any of its variables."""
+    other = other_observed(idata, model, [v.name for v in model.observed_RVs])
+    if other is not None:
+        _refuse_other(other, said)
 
 
 # Of what a run recorded and the model has other values of: its name, and both shapes.

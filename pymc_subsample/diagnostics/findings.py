@@ -83,6 +83,8 @@ class Report:
         Row evaluations of all draws; NaN if not recorded.
     findings : tuple of Finding
         Causes before their effects.
+    of : {"rows", "units"}
+        What rows are: units, all rows of a level, where local variables were integrated out.
 
     Examples
     --------
@@ -98,6 +100,7 @@ class Report:
     rows: float
     evaluations: float
     findings: tuple[Finding, ...]
+    of: str = "rows"
 
     @property
     def status(self) -> str:
@@ -120,8 +123,9 @@ class Report:
     @property
     def head(self) -> str:
         """What was run, and what it came to, in one line."""
-        cost = f", {self.evaluations:.3g} row evaluations" if self.evaluations >= 0 else ""
-        rows = f" of {self.rows:,.0f} rows" if self.rows >= 0 else ""
+        each = self.of.removesuffix("s")
+        cost = f", {self.evaluations:.3g} {each} evaluations" if self.evaluations >= 0 else ""
+        rows = f" of {self.rows:,.0f} {self.of}" if self.rows >= 0 else ""
         chains = "1 chain" if self.chains == 1 else f"{self.chains} chains"
         draws = "1 draw" if self.draws == 1 else f"{self.draws:,} draws"
         return f"{self.status.upper()}: {self.method}{rows}, {chains} of {draws}{cost}"

@@ -162,8 +162,9 @@ def _instead(rv: Variable) -> str:
             "of few numbers, such as pm.gp.HSGP or a spline; or sample this model with pm.sample()."
         )
     return (
-        "Integrate it out, by pms.marginalize(model), or index group-level parameters with an "
-        "integer column."
+        'Have it integrated out (integrate="auto", without vars, observed, dim or data; '
+        "pms.marginalize(model) says why, where it cannot be), or index group-level parameters "
+        "with an integer column."
     )
 
 

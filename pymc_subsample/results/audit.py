@@ -14,7 +14,12 @@ from pymc_subsample.compiled.functions import building_graphs
 from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.beyond import Beyond, beyond
 from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
-from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept, require_same_data
+from pymc_subsample.diagnostics.drift import (
+    drift_of_scores,
+    refuse_intercept,
+    refuse_other_observed,
+    require_same_data,
+)
 from pymc_subsample.diagnostics.edges import ManyLinesError, edges_near, ends_in_sight, prior_of
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.overlooked import depth, how_deep
@@ -48,6 +53,7 @@ from pymc_subsample.model.own_steps import own_steps, said
 from pymc_subsample.model.support import impossible
 from pymc_subsample.results.audited import Audit
 from pymc_subsample.rows import Rows
+from pymc_subsample.units.of_run import integrated_in, without_units
 
 _SAID = "pms.audit"
 _FEWEST = 40
@@ -141,6 +147,9 @@ def audit(
 
     Notes
     -----
+    Of a run that integrated local variables out, the others are audited, by their marginal
+    posterior with twice as many nodes: what integrals are off by is part of what is found.
+
     Memory is bounded by a chunk of the rows. For models with more than 500 parameters the score
     uses the draws' variances for :math:`\Sigma`: valid, but noisier.
 
@@ -168,6 +177,10 @@ def audit(
     arguments.text("dim", dim, "a dimension")
     chosen = chosen_names(observed) or None
     row_terms(model, chosen)
+    written, integrated = model, integrated_in(idata, model)
+    if integrated:
+        refuse_other_observed(idata, written, _SAID)
+        model = _with_finer_nodes(written, integrated)
     var_names = arguments.name_list("var_names", var_names)
     require_free_variables(posterior, model, _SAID)
     if alone := own_steps(model):
@@ -191,7 +204,7 @@ def audit(
             expansion.addresses("forward", "backward", "anchor")
     require_same_rows(idata, tall, _SAID)
     if data is None:
-        require_same_data(idata, model, tall, _SAID)
+        require_same_data(idata, written, tall, _SAID)
     values, labels = columns(posterior, names)
     if not np.all(np.isfinite(values)):
         bad = [
@@ -273,6 +286,12 @@ def audit(
         table, kind, tuple(mixed), k_hat, ess, p_value, theta[..., 0].size, passes, seconds, other,
         edges, unreached,
     )  # fmt: skip
+
+
+def _with_finer_nodes(model: pm.Model, names: Sequence[str]) -> pm.Model:
+    """Return a model without local variables, by twice the nodes that a step takes."""
+    _, kept = without_units(model, names)
+    return without_units(model, names, 2 * kept.integral.per_dimension)[0]
 
 
 def _beyond(expansion: Expansion, every: np.ndarray) -> tuple[Beyond, int]:

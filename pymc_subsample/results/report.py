@@ -10,6 +10,7 @@ import xarray as xr
 from pymc_subsample.diagnostics.checks import FAILED, IMAGES, MODES, PREFIX, SEARCHES, Rule, recall
 from pymc_subsample.diagnostics.divergences import NEAREST, RULE_NAMES, Loss
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
+from pymc_subsample.diagnostics.integrals import INTEGRATED, UNIT_RULES
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.thinned import group, sampled_rows
 from pymc_subsample.results.audited import Audit
@@ -71,8 +72,9 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
         raise TypeError(
             f"{_SAID}: audit must be what pms.audit returned, got {type(audit).__name__}."
         )
-    families = {
-        name: rules
+    more = [rule for rule in UNIT_RULES if PREFIX + rule.name in stats]
+    families: dict[str, Sequence[Rule]] = {
+        name: [*rules, *more]
         for name, rules in all_families().items()
         if all(PREFIX + rule.name in stats for rule in rules)
     }
@@ -94,7 +96,8 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
     cost = float(stats["n_evaluations"].sum()) if "n_evaluations" in stats else np.nan
     rows, size = float(sampled_rows(idata) or np.nan), stats.sizes
     method = samplers_of(stats) or " with ".join(families)
-    return Report(method, size["chain"], size["draw"], rows, cost, tuple(findings))
+    of = "units" if INTEGRATED in stats else "rows"
+    return Report(method, size["chain"], size["draw"], rows, cost, tuple(findings), of)
 
 
 def _recorded(stats: xr.Dataset, families: Mapping[str, Sequence[Rule]]) -> list[Finding]:

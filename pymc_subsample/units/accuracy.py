@@ -15,6 +15,7 @@ _MEASURED, _POINTS = 300, 6
 # Nodes per dimension that are tried, and what they may do to differences of the log posterior
 # within the ellipsoid of 95%, or four standard deviations out: a tenth of what is tolerable.
 _LADDER = (3, 5, 7, 9, 11, 15, 21, 31, 45, 63, 91)
+MOST = _LADDER[-1]
 # Differences of the log density by a tenth are seen in the posterior.
 TOLERABLE = 0.1
 _ERROR = TOLERABLE / 10

@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pymc as pm
+from pytensor.graph.basic import Variable
+
 from pymc_subsample.model import TallModelError
-from pymc_subsample.units.discovery import Grouping, find_groupings
+from pymc_subsample.units.discovery import Grouping, find_groupings, pays
 from pymc_subsample.units.reading import Reading
 
 
@@ -43,16 +46,9 @@ def _of(grouping: Grouping, names: Sequence[str]) -> Grouping:
 
 
 def _cheapest(groupings: Sequence[Grouping], reasons: Mapping[str, str]) -> Grouping:
-    paying = [g for g in groupings if g.pays]
-    if len(paying) == 1:
-        return paying[0]
-    if paying:
-        raise TallModelError(
-            f"Variables of several groupings have many levels of few rows: "
-            f"{'; '.join(g.described for g in paying)}. Integrals are over one grouping, and the "
-            "levels of another are parameters, which so few rows do not tell. Name the one in "
-            "integrate= and sample all rows, or leave a grouping out."
-        )
+    paying = paying_one(groupings)
+    if paying is not None:
+        return paying
     if groupings:
         raise TallModelError(
             f"No variable is integrated out: {'; '.join(g.described for g in groupings)} have so "
@@ -61,3 +57,32 @@ def _cheapest(groupings: Sequence[Grouping], reasons: Mapping[str, str]) -> Grou
         )
     said = "; ".join(f"{name!r} {reason}" for name, reason in reasons.items())
     raise TallModelError(f"The model has no local variables: {said}.")
+
+
+def paying_one(groupings: Sequence[Grouping]) -> Grouping | None:
+    """Return the one grouping for which integrals cost less than parameters, if there is one."""
+    paying = [g for g in groupings if g.pays]
+    if len(paying) > 1:
+        raise TallModelError(
+            f"Variables of several groupings have many levels of few rows: "
+            f"{'; '.join(g.described for g in paying)}. Integrals are over one grouping, and the "
+            "levels of another are parameters, which so few rows do not tell. Name the one in "
+            "integrate= and sample all rows, or leave a grouping out."
+        )
+    return paying[0] if paying else None
+
+
+def may_pay(model: pm.Model) -> bool:
+    """Whether a variable is long enough, beside the observed ones, to be worth a look."""
+    rows = max((max(v.type.shape or (1,), default=1) or 1 for v in _observed(model)), default=1)
+    continuous = [model.values_to_rvs[v].name for v in model.continuous_value_vars]
+    long = [model[name] for name in continuous if model[name].type.ndim]
+    if not long:
+        return False
+    shapes = model.eval_rv_shapes() if any(None in v.type.shape for v in long) else {}
+    lengths = [max(shapes.get(v.name, v.type.shape), default=1) for v in long]
+    return pays(int(max(lengths)), max(1.0, rows / max(lengths)))
+
+
+def _observed(model: pm.Model) -> list[Variable]:
+    return [model.rvs_to_values[rv] for rv in model.observed_RVs]

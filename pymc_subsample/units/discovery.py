@@ -61,13 +61,18 @@ class Grouping:
     @property
     def pays(self) -> bool:
         """Whether integrals cost less than parameters."""
-        return (self.levels / self.rows_per_level) ** 2 > _INTEGRATED
+        return pays(self.levels, self.rows_per_level)
 
     @property
     def described(self) -> str:
         """Names, levels and rows."""
         names = " and ".join(map(repr, self.names))
         return f"{names} ({self.levels:,} levels of {self.rows_per_level:,.3g} rows)"
+
+
+def pays(levels: int, rows_per_level: float) -> bool:
+    """Whether integrals over variables of so many levels cost less than parameters."""
+    return (levels / rows_per_level) ** 2 > _INTEGRATED
 
 
 def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:

@@ -10,11 +10,18 @@ from pymc_subsample.units.quadrature import nodes
 # Proposals are Student-t with so many degrees of freedom, whose tails are heavier than those of
 # units given rows, and wider than a unit at the reference, since draws are away from it.
 _DEGREES, _WIDER = 4.0, 1.2
-# Nodes at which the largest ratio is looked for, and how much larger it may be between them: in
-# steps of half a standard deviation a normal density differs by less.
-_LOOKED, _BETWEEN = 25, 0.05
-# Proposals at a time, and until a unit is given up.
-_AT_A_TIME, _MOST = 8, 4_096
+# Nodes per dimension at which the largest ratio is looked for at the reference, the number of best
+# ones at which it is at every draw, by dimension (at finer ones where the largest is the outermost
+# of these), and how much larger it may be between them: in steps of a standard deviation a normal
+# density beside a wider one differs by less.
+_LOOKED, _CANDIDATES = {1: 25, 2: 11}, {1: 9, 2: 25}
+_FINER = {1: 45, 2: 15}
+_IN_MORE, _CANDIDATES_IN_MORE, _MOST_NODES = 7, 40, 512
+_BETWEEN = 0.1
+# What draws of a unit may be off by, as a share of probability.
+EXCESS = 0.01
+# Proposals at first, for those units that accepted none later on, and until a unit is given up.
+_FIRST, _AT_A_TIME, _MOST = 2, 8, 4_096
 
 
 class Drawer:
@@ -24,62 +31,80 @@ class Drawer:
     it was proposed with: draws are independent and exact if that bound holds. It is the largest at
     some nodes and among earlier proposals (Caffo, Booth and Davis, 2002), and `excess` is the share
     of probability by which proposals went beyond: what draws may be off by.
+
+    `at` are functions of the same units and the theta at which modes were found.
     """
 
-    def __init__(self, functions: UnitFunctions, modes: Modes) -> None:
+    def __init__(
+        self, functions: UnitFunctions, modes: Modes, at: tuple[UnitFunctions, np.ndarray]
+    ) -> None:
         self._functions, self._modes = functions, modes
-        size = functions.graphs.size
-        self._nodes = _WIDER * nodes(size, _LOOKED if size == 1 else 7)[0][:512]
-        self._at_nodes = functions.repeated(len(self._nodes))
-        self._several = functions.repeated(_AT_A_TIME)
-        self.beyond, self.within = np.zeros(len(modes.m)), np.zeros(len(modes.m))
+        units, size = modes.m.shape
+        nu, finer = (
+            _WIDER * nodes(size, per_dimension.get(size, _IN_MORE))[0][:_MOST_NODES]
+            for per_dimension in (_LOOKED, _FINER)
+        )
+        everyone, self._nodes = np.arange(units), finer[:, None]
+        self.reach = float(np.max(np.abs(finer)))  # How far from modes the bound is looked for.
+        own, theta = at
+        found = np.stack([self._log_ratios(own, theta, x[None, None], everyone)[0][0] for x in nu])
+        best = np.argsort(-found, axis=0)[: _CANDIDATES.get(size, _CANDIDATES_IN_MORE)]
+        self._candidates = nu[best]
+        self._ends = self._candidates.min(axis=0), self._candidates.max(axis=0)
+        self._at_candidates = functions.among(np.tile(everyone, len(best)))
+        self._at_first = functions.among(np.tile(everyone, _FIRST))
+        self.beyond, self.within = np.zeros(units), np.zeros(units)
+        self.lost = np.zeros(units, dtype=bool)  # Units of which a draw was not accepted.
 
     @property
     def excess(self) -> np.ndarray:
         """Share of probability beyond the bound, by unit."""
         return self.beyond / np.maximum(self.within, 1e-300)
 
-    @property
-    def reach(self) -> float:
-        """How far from modes the bound is looked for."""
-        return float(np.max(np.abs(self._nodes)))
-
     def draw(self, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return a draw for each unit, shape (units, size); NaN where none was accepted."""
         units, size = self._modes.m.shape
-        log_ratios = self._log_ratios(self._at_nodes, theta, self._nodes[:, None, :])[0]
-        bound = np.max(log_ratios, axis=0) + _BETWEEN
         result, left = np.full((units, size), np.nan), np.arange(units)
-        functions, modes, several = self._functions, self._modes, self._several
-        for _ in range(_MOST // _AT_A_TIME):
-            nu = _student(rng, (_AT_A_TIME, len(left), size))
-            ratios, u = self._log_ratios(several, theta, nu, modes)
-            self.beyond[left] += np.maximum(np.exp(ratios - bound[left]) - 1.0, 0.0).sum(axis=0)
-            self.within[left] += np.exp(np.minimum(ratios - bound[left], 0.0)).sum(axis=0)
-            accepted = np.log(rng.random(ratios.shape)) < ratios - bound[left]
-            some = accepted.any(axis=0)
-            first = np.argmax(accepted, axis=0)
+        bound = self._bound(theta)
+        functions, times, tried = self._at_first, _FIRST, 0
+        while len(left) and tried < _MOST:
+            nu = _student(rng, (times, len(left), size))
+            ratios, u = self._log_ratios(functions, theta, nu, left)
+            over = ratios - bound[left]
+            self.beyond[left] += np.maximum(np.exp(over) - 1.0, 0.0).sum(axis=0)
+            self.within[left] += np.exp(np.minimum(over, 0.0)).sum(axis=0)
+            accepted = np.log(rng.random(ratios.shape)) < over
+            some, first = accepted.any(axis=0), np.argmax(accepted, axis=0)
             result[left[some]] = u[first[some], np.flatnonzero(some)]
             bound[left] = np.maximum(bound[left], ratios.max(axis=0))
-            left = left[~some]
-            if not len(left):
-                break
-            modes = self._modes.of(left)
-            functions = self._functions.of(self._functions.levels[left])
-            several = functions.repeated(_AT_A_TIME)
+            left, tried, times = left[~some], tried + times, _AT_A_TIME
+            functions = self._functions.among(np.tile(left, times))
+        self.lost[left] = True
         return result
 
+    def _bound(self, theta: np.ndarray) -> np.ndarray:
+        """Return the largest log ratio of each unit."""
+        everyone = np.arange(len(self._modes.m))
+        ratios = self._log_ratios(self._at_candidates, theta, self._candidates, everyone)[0]
+        bound = ratios.max(axis=0)
+        largest = self._candidates[ratios.argmax(axis=0), everyone]
+        first, last = self._ends
+        outside = np.flatnonzero(((largest <= first) | (largest >= last)).any(axis=1))
+        if len(outside):
+            functions = self._functions.among(np.tile(outside, len(self._nodes)))
+            ratios = self._log_ratios(functions, theta, self._nodes, outside)[0]
+            bound[outside] = ratios.max(axis=0)
+        return bound + _BETWEEN
+
     def _log_ratios(
-        self,
-        functions: UnitFunctions,
-        theta: np.ndarray,
-        nu: np.ndarray,
-        modes: Modes | None = None,
+        self, functions: UnitFunctions, theta: np.ndarray, nu: np.ndarray, units: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return log densities over those of proposals, (proposals, units), and the proposals."""
-        modes = self._modes if modes is None else modes
-        u = modes.m + np.einsum("gij,kgj->kgi", modes.S, np.broadcast_to(
-            nu, (len(nu), *modes.m.shape)))  # fmt: skip
+        """Return log densities over those of proposals, (proposals, units), and the proposals.
+
+        `functions` are those of the units, once for each proposal.
+        """
+        m, S = self._modes.m[units], self._modes.S[units]
+        u = m + np.einsum("gij,kgj->kgi", S, np.broadcast_to(nu, (len(nu), *m.shape)))
         found = functions.log_density(theta, u.reshape(-1, u.shape[-1])).reshape(u.shape[:2])
         found = np.where(np.isnan(found), -np.inf, found)
         return found - _log_student(nu), u

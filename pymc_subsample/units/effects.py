@@ -7,15 +7,15 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_subsample.chain.arguments import generator, model_in_context
 from pymc_subsample.diagnostics.trees import SAMPLE_DIMS
+from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.units.accuracy import TOLERABLE, Marginal, error_at
-from pymc_subsample.units.drawing import Drawer
+from pymc_subsample.units.drawing import EXCESS, Drawer
 from pymc_subsample.units.elsewhere import share_elsewhere
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import UnitGraphs
-from pymc_subsample.units.marginal import marginal_of
 from pymc_subsample.units.modes import find_modes
+from pymc_subsample.units.of_run import marginal_of_run
 from pymc_subsample.units.quantities import Quantity, quantities_of
 from pymc_subsample.units.reference import start_of
 from pymc_subsample.validation import name_list, probabilities, shown
@@ -27,8 +27,6 @@ _NUMBERS = 2**23
 _LEVELS = 2_000
 # Draws at which integrals are looked at, and as many of the farthest.
 _JUDGED = 10
-# What draws of a level may be off by, as a share of probability.
-_EXCESS = 0.01
 
 
 def effects(
@@ -50,9 +48,11 @@ def effects(
     Parameters
     ----------
     idata : xarray.DataTree
-        Result of sampling the marginal model, by any sampler.
+        Result of sampling the marginal model, by any sampler, or the model itself by a step that
+        integrated local variables out.
     model : pymc.Model, optional
-        What `marginalize` returned. Default: that of the context.
+        What `marginalize` returned, or the model of which a step integrated local variables out.
+        Default: that of the context.
     var_names : str or sequence of str, optional
         Local variables, and deterministics with their levels. Default: all of these.
     levels : sequence, optional
@@ -94,7 +94,7 @@ def effects(
     ...     shared = pm.sample()
     >>> draws = pms.effects(shared, marginal, levels=[0, 1, 2])
     """
-    marginal = marginal_of(model_in_context(model, "Call pms.effects(idata)"))
+    marginal = marginal_of_run(idata, model_in_context(model, "Call pms.effects(idata)"))
     graphs = marginal.functions.graphs
     found = quantities_of(graphs)
     names = name_list("var_names", var_names) or list(found)
@@ -123,6 +123,19 @@ def effects(
         ):
             pieces[name].append(values if sampled else _summary(values, probs))
     return _dataset(graphs, posterior, quantities, pieces, labels, probs if not sampled else None)
+
+
+def drawn_levels(
+    marginal: Marginal, posterior: xr.Dataset, names: Sequence[str], rng: np.random.Generator
+) -> xr.Dataset:
+    """Return draws of local variables, of all levels, given each of some draws."""
+    graphs = marginal.functions.graphs
+    functions, found = UnitFunctions(graphs, as_recorded=True), quantities_of(graphs)
+    levels, labels = _levels(graphs, None)
+    quantities, theta = [found[name] for name in names], _shared(graphs, posterior)
+    drawn = _drawn(marginal, functions, quantities, theta, levels, rng)
+    pieces = {name: [values] for name, values in zip(names, drawn, strict=True)}
+    return _dataset(graphs, posterior, quantities, pieces, labels, None)
 
 
 def _warn_of_integrals(
@@ -196,11 +209,11 @@ def _drawn(
     graphs = functions.graphs
     own = marginal.functions.of(unique)
     modes = find_modes(own, marginal.reference, start_of(own))
-    drawer = Drawer(functions.of(unique), modes)
+    drawer = Drawer(functions.of(unique), modes, (own, marginal.reference))
     u = np.array([drawer.draw(x, rng) for x in theta])
     elsewhere = share_elsewhere(own, marginal.reference, modes, drawer.reach)
     excess = np.maximum(drawer.excess, elsewhere)
-    lost = np.flatnonzero(np.isnan(u).any(axis=(0, 2)) | ~(excess < _EXCESS))
+    lost = np.flatnonzero(drawer.lost | ~(excess < EXCESS))
     if len(lost):
         raise ValueError(
             f"Level {unique[lost[0]]:,} of {' and '.join(map(repr, graphs.grouping.names))} cannot "

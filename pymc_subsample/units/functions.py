@@ -19,6 +19,7 @@ class Part:
 
     columns: list[np.ndarray]  # Each with its rows along the axis of the graph's column.
     unit: np.ndarray  # Position of each row's unit.
+    rows: np.ndarray  # Which of the graph's rows they are.
 
 
 class UnitFunctions:
@@ -49,28 +50,27 @@ class UnitFunctions:
         new._place(levels)
         return new
 
-    def repeated(self, times: int) -> "UnitFunctions":
-        """Return these functions of the same units several times, one after the other."""
-        new = self.of(self.levels)
-        units = len(self.levels)
-        new.levels = np.tile(self.levels, times)
+    def among(self, units: np.ndarray) -> "UnitFunctions":
+        """Return these functions of some units, by position, any of them several times."""
+        new = object.__new__(UnitFunctions)
+        new.__dict__.update(self.__dict__)
+        new.levels = self.levels[units]
         new.data = [
-            Part(
-                [
-                    np.take(x, np.tile(np.arange(len(data.unit)), times), axis=column.axis)
-                    for x, column in zip(data.columns, part.columns.values(), strict=True)
-                ],
-                (data.unit + units * np.arange(times)[:, None]).ravel(),
-            )
+            _among(part, data, units, len(self.levels))
             for part, data in zip(self.parts, self.data, strict=True)
         ]
         return new
 
     def _place(self, levels: np.ndarray) -> None:
         self.levels = levels
-        position = np.full(self.graphs.grouping.levels, -1)
-        position[levels] = np.arange(len(levels))
-        self.data = [_part(part, position) for part in self.parts]
+        self.data = [_part(part, self.position) for part in self.parts]
+
+    @property
+    def position(self) -> np.ndarray:
+        """Position of the unit of each level, -1 where it is none of these."""
+        found = np.full(self.graphs.grouping.levels, -1)
+        found[self.levels] = np.arange(len(self.levels))
+        return found
 
     @property
     def n_rows(self) -> np.ndarray:
@@ -98,11 +98,19 @@ class UnitFunctions:
 
     def log_density(self, theta: np.ndarray, u: np.ndarray) -> np.ndarray:
         """Return the log density of each unit's variables and rows."""
-        values, total = self.split(theta), np.zeros(len(self.levels))
-        for compiled, data in zip(self._compiled, self.data, strict=True):
+        return self.log_density_and_rows(theta, u, 0)[0]
+
+    def log_density_and_rows(
+        self, theta: np.ndarray, u: np.ndarray, part: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log density of each unit, and what each row of a part adds to it."""
+        values, total, rows = self.split(theta), np.zeros(len(self.levels)), np.zeros(0)
+        for k, (compiled, data) in enumerate(zip(self._compiled, self.data, strict=True)):
             [found] = compiled.log_density(*values, *data.columns, *self._local(compiled, data, u))
             total = total + _sums(found, data.unit, len(self.levels))
-        return total
+            if k == part:
+                rows = np.broadcast_to(found, data.unit.shape)
+        return total, rows
 
     def derivatives(
         self, theta: np.ndarray, u: np.ndarray
@@ -211,7 +219,19 @@ def _part(part: RowGraph, position: np.ndarray) -> Part:
     rows = np.flatnonzero(unit >= 0)
     rows = rows[np.argsort(unit[rows], kind="stable")]
     columns = [np.take(c.array, rows, axis=c.axis) for c in part.columns.values()]
-    return Part(columns, unit[rows])
+    return Part(columns, unit[rows], rows)
+
+
+def _among(part: RowGraph, data: Part, units: np.ndarray, n_units: int) -> Part:
+    counts = np.bincount(data.unit, minlength=n_units)
+    own, before = counts[units], (np.cumsum(counts) - counts)[units]
+    within = np.arange(own.sum()) - np.repeat(np.cumsum(own) - own, own)
+    rows = within + np.repeat(before, own)
+    columns = [
+        np.take(x, rows, axis=column.axis)
+        for x, column in zip(data.columns, part.columns.values(), strict=True)
+    ]
+    return Part(columns, np.repeat(np.arange(len(units)), own), data.rows[rows])
 
 
 def _sums(values: np.ndarray, unit: np.ndarray, units: int) -> np.ndarray:

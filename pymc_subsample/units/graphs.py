@@ -143,7 +143,7 @@ def unit_graphs(reading: Reading, grouping: Grouping) -> UnitGraphs:
         name: tuple(n for i, n in enumerate(v.type.shape) if i != grouping.own[name])
         for name, v in values.items()
     }
-    conditions = rebuild(conditions, place)
+    conditions = _frozen(rebuild(conditions, place), reading.arrays)
     above = set(ancestors([prior.output, *(row.output for row in rows), *conditions]))
     for name in shared:
         if reading.values[name] in above:
@@ -264,9 +264,7 @@ def _finished(
     output = sum(parts[1:], parts[0])
     for at, axis in guards:
         output = pt.switch(_vector(batch.outputs[at], axis, pt.all), output, -np.inf)
-    parameters = rebuild(list(batch.parameters.values()), dict(place))
-    dependent = depends_on(parameters, [v for v in _roots(parameters) if v not in arrays])
-    parameters = rebuild(parameters, freeze(parameters, dependent, arrays))
+    parameters = _frozen(rebuild(list(batch.parameters.values()), dict(place)), arrays)
     output = simplified(output, batch)
     [output] = rebuild([output], dict(zip(batch.parameters, parameters, strict=True)))
     columns, local = {}, {}
@@ -280,6 +278,12 @@ def _finished(
     columns = {v: c for v, c in columns.items() if v in above}
     local = {v: name for v, name in local.items() if v in above}
     return RowGraph(output, columns, local, index)
+
+
+def _frozen(graphs: Sequence[Variable], arrays: Mapping[Variable, np.ndarray]) -> list[Variable]:
+    """Put data back into graphs of shared variables."""
+    dependent = depends_on(graphs, [v for v in _roots(graphs) if v not in arrays])
+    return rebuild(graphs, freeze(graphs, dependent, arrays))
 
 
 def _roots(graphs: Sequence[Variable]) -> list[Variable]:

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 import pymc as pm
 
-from pymc_subsample.chain.arguments import generator, model_in_context
 from pymc_subsample.model import TallModelError
+from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.units.accuracy import TOLERABLE, Integral, Marginal, choose_nodes
 from pymc_subsample.units.choosing import chosen
+from pymc_subsample.units.discovery import Grouping
 from pymc_subsample.units.elsewhere import refuse_other_modes
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import unit_graphs
 from pymc_subsample.units.integrated import add_units, start_at, without
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.quadrature import nodes
-from pymc_subsample.units.reading import read, standardised
+from pymc_subsample.units.reading import Reading, read, standardised, warn_of_codes
 from pymc_subsample.units.reference import find_reference, start_of
 from pymc_subsample.units.verification import check_joint
 from pymc_subsample.validation import count
@@ -104,68 +105,67 @@ def marginalize(
     random = generator(rng)
     per_dimension = None if n_nodes is None else count("n_nodes", n_nodes)
     reading = read(model)
-    grouping = chosen(reading, integrate)
+    warn_of_codes(reading)
+    new, marginal = without_local(reading, chosen(reading, integrate), per_dimension, random)
+    seconds = time.perf_counter() - began
+    _log.info("marginalize: %s, in %.1f s.", described(marginal), seconds)
+    return new
+
+
+def without_local(
+    reading: Reading, grouping: Grouping, per_dimension: int | None, rng: np.random.Generator
+) -> tuple[pm.Model, Marginal]:
+    """Return a model without the variables of a grouping, and what it keeps of these."""
     reading = standardised(reading, grouping.names)
     functions = UnitFunctions(unit_graphs(reading, grouping))
-    check_joint(functions, random)
-    theta = find_reference(functions, random)
+    check_joint(functions, rng)
+    theta = find_reference(functions, rng)
     modes = find_modes(functions, theta, start_of(functions))
     if per_dimension is None:
-        integral = choose_nodes(functions, theta, modes, random)
-        _refuse_inaccurate(integral, functions)
+        integral = choose_nodes(functions, theta, modes, rng)
+        if integral.error > TOLERABLE:
+            raise inaccurate(integral, functions)
     else:
         integral = Integral(per_dimension, np.nan, -1)
     points, _ = nodes(functions.graphs.size, integral.per_dimension)
-    refuse_other_modes(functions, theta, modes, float(np.max(np.abs(points))), random)
+    refuse_other_modes(functions, theta, modes, float(np.max(np.abs(points))), rng)
     marginal = Marginal(functions, theta, modes, integral)
     new = without(reading, grouping.names, functions)
     with new:
         add_units(new, marginal)
     start_at(new, functions, theta)
     setattr(new, _KEPT, marginal)
-    _say(marginal, time.perf_counter() - began)
-    return new
+    return new, marginal
 
 
-def marginal_of(model: pm.Model) -> Marginal:
-    """Return what was integrated out of a model."""
-    found = getattr(model, _KEPT, None)
-    if found is None:
-        raise TypeError(
-            "model must be what pms.marginalize returned, which keeps the units that it has "
-            "integrated out; copies of it do not."
-        )
-    return found
+def kept_of(model: pm.Model) -> Marginal | None:
+    """Return what was integrated out of a model, if it is one of `without_local`."""
+    return getattr(model, _KEPT, None)
 
 
-def _refuse_inaccurate(integral: Integral, functions: UnitFunctions) -> None:
-    if not integral.error > TOLERABLE:
-        return
-    grouping = functions.graphs.grouping
-    rows = int(functions.n_rows[np.searchsorted(functions.levels, integral.worst)])
-    raise TallModelError(
-        f"The integrals over {' and '.join(map(repr, grouping.names))} are off by "
-        f"{integral.error:.2g} at the edge of the posterior, with {integral.per_dimension} nodes "
-        f"per dimension (at most {TOLERABLE:g}); most in level {integral.worst:,}, of {rows:,} "
-        "rows. Pass a larger n_nodes=, or give scales a prior that excludes extreme values; for "
-        "levels with very many rows, or if there are few levels, sample the model with pm.NUTS."
+def inaccurate(integral: Integral, functions: UnitFunctions) -> TallModelError:
+    """Return what to say of integrals that are off by too much."""
+    names = " and ".join(map(repr, functions.graphs.grouping.names))
+    most = ""
+    if integral.worst >= 0:
+        rows = int(functions.n_rows[np.searchsorted(functions.levels, integral.worst)])
+        most = f"; most in level {integral.worst:,}, of {rows:,} rows"
+    return TallModelError(
+        f"The integrals over {names} are off by {integral.error:.2g} at the edge of the posterior, "
+        f"with {integral.per_dimension} nodes per dimension (at most {TOLERABLE:g}){most}. Pass a "
+        "larger n_nodes= to pms.marginalize, or give scales a prior that excludes extreme values; "
+        "for levels with very many rows, or if there are few levels, sample the model with pm.NUTS."
     )
 
 
-def _say(marginal: Marginal, seconds: float) -> None:
-    functions, grouping = marginal.functions, marginal.functions.graphs.grouping
-    rows, size = functions.n_rows, functions.graphs.size
-    points = len(nodes(size, marginal.integral.per_dimension)[0])
+def described(marginal: Marginal) -> str:
+    """Say what was integrated out: levels, rows, nodes and the error of these."""
+    functions, rows = marginal.functions, marginal.functions.n_rows
+    points = len(nodes(functions.graphs.size, marginal.integral.per_dimension)[0])
     error = marginal.integral.error
-    _log.info(
-        "marginalize: %s integrated out, of %s levels with %s to %s rows (mean %.1f), by %d nodes "
-        "each%s, in %.1f s.",
-        " and ".join(grouping.names),
-        f"{len(rows):,}",
-        f"{rows.min():,}",
-        f"{rows.max():,}",
-        rows.mean(),
-        points,
-        "" if np.isnan(error) else f" (error of the log density at far points {error:.1g})",
-        seconds,
+    each = f"{rows.min():,}" if rows.min() == rows.max() else f"{rows.min():,} to {rows.max():,}"
+    said = "" if np.isnan(error) else f" (error of the log density at far points {error:.1g})"
+    return (
+        f"{' and '.join(functions.graphs.grouping.names)} integrated out, of {len(rows):,} levels "
+        f"with {each} rows (mean {rows.mean():.1f}), by {points:,} nodes each{said}"
     )

@@ -50,6 +50,7 @@ class Reading:
     derived: dict[str, Variable]  # and deterministic ones.
     forms: dict[str, tuple[Variable, Variable]]
     checks: dict[Variable, str]  # Conditions for all this to be finite, and what they say.
+    negative: list[str]  # What there is to say of negative codes.
     # Of variables whose values are standardised, what these were and log |d before / d after|.
     standard: dict[str, tuple[Variable, Variable]] = field(default_factory=dict)
 
@@ -89,8 +90,7 @@ def read(model: pm.Model) -> Reading:
                 "number of rows."
             )
     lengths = {max(g.type.shape) for g in concrete.outputs[: len(observed)] if g.type.shape}
-    for negative in negative_codes(concrete, lengths, model):
-        warn(negative)
+    negative = list(negative_codes(concrete, lengths, model))
     outputs = select_in_data(concrete.outputs, concrete.arrays, concrete.values)
     outputs, checks = split_checks(outputs)
     potentials, left = {v.name for v in model.potentials}, iter(outputs)
@@ -112,7 +112,14 @@ def read(model: pm.Model) -> Reading:
         forms={name: (next(left), next(left)) for name in forms},
         derived={v.name: next(left) for v in model.deterministics},
         checks=checks,
+        negative=negative,
     )
+
+
+def warn_of_codes(reading: Reading) -> None:
+    """Warn of negative codes, which pick levels from the end."""
+    for said in reading.negative:
+        warn(said)
 
 
 def _form(rv: Variable) -> tuple[Variable, Variable] | None:

@@ -52,6 +52,13 @@ def refused(name, said):
     return keep
 
 
+@panel("theta")
+def beta_binomial():
+    phi, kappa = pm.Uniform("phi", 0, 1), pm.Gamma("kappa", 2, 0.05)
+    theta = pm.Beta("theta", phi * kappa, (1 - phi) * kappa, dims="level")
+    pm.Binomial("y", 5, theta[g], observed=5 * binary)
+
+
 @panel("z")
 def noncentred():
     mu, tau = pm.Normal("mu"), pm.HalfNormal("tau")

@@ -157,7 +157,7 @@ class Trials:
         each = all_rows.seconds_per_full_gradient(
             step.expansion, step.prepared.reference, min(0.1, 0.2 * spare)
         )
-        trial = all_rows.NutsTrial(self.model, step, self.seed)
+        trial = all_rows.NutsTrial(step.sampled_model, step, self.seed)
         spare -= thread_time() - start
         wanted = self.empty.effective_draws
         seconds = setup + all_rows.DRAWS * pilot.seconds_per_draw

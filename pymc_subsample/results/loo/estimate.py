@@ -65,7 +65,7 @@ class LeftOut:
         Raises `ValueError` if a log-likelihood is not finite at a draw.
         """
         index = index[np.isnan(self.elpd[index])]
-        size = max(1, _MATRIX // len(self._phis))
+        size = max(1, _MATRIX // self.draws)
         for start in range(0, len(index), size):
             some = index[start : start + size]
             values = self._logliks(some)

@@ -12,11 +12,19 @@ from arviz_stats.utils import ELPDData, ELPDDataLOO, ELPDDataLOOSubsample
 from pymc_subsample.chain import arguments
 from pymc_subsample.compiled.functions import building_graphs
 from pymc_subsample.diagnostics import array_stats
-from pymc_subsample.diagnostics.drift import Drift, drift_of, require_same_data
+from pymc_subsample.diagnostics.drift import (
+    SOME,
+    Drift,
+    drift_of,
+    drift_of_scores,
+    refuse_other_observed,
+    require_same_data,
+)
 from pymc_subsample.diagnostics.thinned import (
     group,
     require_free_variables,
     require_same_rows,
+    spread,
     to_theta,
 )
 from pymc_subsample.diagnostics.trees import signs_of
@@ -27,11 +35,16 @@ from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.bambi import of_intercepts
 from pymc_subsample.model.binding import require_rows
 from pymc_subsample.model.discovery import row_terms
+from pymc_subsample.model.evaluation import Vector
 from pymc_subsample.results.loo.doubts import say_beforehand, warn_of_k
 from pymc_subsample.results.loo.estimate import Estimate, LeftOut, estimated
-from pymc_subsample.results.loo.expanded import approximate
+from pymc_subsample.results.loo.expanded import Approximation, approximate
 from pymc_subsample.results.loo.groups import Groups, read_groups
+from pymc_subsample.results.loo.units import UnitsLeftOut, term_of
 from pymc_subsample.rows import Rows
+from pymc_subsample.units.accuracy import Marginal
+from pymc_subsample.units.of_run import integrated_in, without_units
+from pymc_subsample.units.reference import log_posterior
 from pymc_subsample.validation import is_whole, positive, shown
 
 _SAID = "pms.loo"
@@ -137,6 +150,11 @@ def loo(
     `arviz.compare` takes the rows that both models read, and says so where one read more. With
     ``observations=other.loo_subsample_observations`` both read the same.
 
+    Where a step integrated local variables out, as effects of customers, a row is predicted given
+    the other rows of its unit, and a unit, with its level as the row's group, as a new one: by
+    integrals over the local variables at each draw, with twice the nodes, whose importance weights
+    are those of the variables that units share [4]_.
+
     With `groups`, all rows of a group that is read are read at all draws. A posterior without a
     large group is far from the one with it: expect a large Pareto k, and use
     `arviz_stats.loo_kfold` then. Where reading takes long, the three groups that matter most are
@@ -150,6 +168,9 @@ def loo(
        cross-validation for large data. ICML.
     .. [3] M. Magnusson, A. Vehtari, J. Jonasson and M. R. Andersen (2020). Leave-one-out
        cross-validation for Bayesian model comparison in large data. AISTATS.
+    .. [4] A. Vehtari, T. Mononen, V. Tolvanen, T. Sivula and O. Winther (2016). Bayesian
+       leave-one-out cross-validation approximations for Gaussian latent variable models. Journal
+       of Machine Learning Research 17(103).
 
     Examples
     --------
@@ -170,11 +191,16 @@ def loo(
     arguments.text("dim", dim, "a dimension")
     names = arguments.name_list("var_name", var_name)
     row_terms(model, names)
-    require_free_variables(posterior, model, _SAID)
     _refuse_signs(idata)
     _warn_of_others(posterior, model)
     if reff is not None:
         reff = positive("reff", reff)
+    if integrated := integrated_in(idata, model):
+        refuse_other_observed(idata, model, _SAID)
+        of, told, labelled = _of_units(posterior, model, integrated, names, groups, reff)
+        what = "rows" if groups is None else "groups"
+        return _estimated(of, told, wanted, generator, what, *labelled)
+    require_free_variables(posterior, model, _SAID)
 
     with building_graphs(), made_by.in_use():
         tall = TallModel(model, names, dim, data=given)
@@ -197,21 +223,67 @@ def loo(
     left = LeftOut(
         expansion, phis, relative_efficiency(posterior) if reff is None else reff, leaving
     )
-    wanted = _within(wanted, left.n, "rows" if leaving is None else "groups")
     known = approximate(expansion, phis, leaving)
-    enough = good_k(len(thetas))
-    if leaving is not None and wanted is None:
+    what = "rows" if leaving is None else "groups"
+    labelled = _labels(model, tall.observed[0], groups, leaving)
+    return _estimated(left, known, wanted, generator, what, *labelled)
+
+
+def _estimated(
+    left: LeftOut,
+    known: Approximation,
+    wanted: int | np.ndarray | None,
+    generator: np.random.Generator,
+    what: str,
+    dim: str,
+    coords: np.ndarray | None,
+) -> ELPDData:
+    wanted, enough = _within(wanted, left.n, what), good_k(left.draws)
+    if what == "groups" and wanted is None:
         say_beforehand(left, known, enough, _FIRST)
     found, outlying = estimated(left, known, wanted, _FIRST, generator)
-    warned = warn_of_k(left, found, outlying, enough, "rows" if leaving is None else "groups")
-    return _result(left, found, len(thetas), enough, warned, *_labels(model, tall, groups, leaving))
+    warned = warn_of_k(left, found, outlying, enough, what)
+    return _result(left, found, left.draws, enough, warned, dim, coords)
 
 
-def _refuse_others(model: pm.Model, tall: TallModel, found: Drift) -> None:
+def _of_units(
+    posterior: xr.Dataset,
+    model: pm.Model,
+    integrated: list[str],
+    names: list[str] | None,
+    groups: Any,
+    reff: float | None,
+) -> tuple[UnitsLeftOut, Approximation, tuple[str, np.ndarray | None]]:
+    """Return rows of a run that integrated local variables out, and what is known of them."""
+    marginal, kept = without_units(model, integrated)
+    require_free_variables(posterior, marginal, _SAID)
+    term = term_of(kept, names)
+    rows = kept.functions.parts[term].index
+    leaving = read_groups(groups, len(rows), model, None)
+    own = posterior[list(kept.functions.values)]
+    vector = Vector({v.name: kept.functions.start[v.name] for v in kept.functions.values.values()})
+    thetas = to_theta(marginal, vector, own, _SAID).reshape(-1, vector.size)
+    _refuse_others(marginal, vector, _drift_of_units(kept, thetas))
+    reff = relative_efficiency(own) if reff is None else reff
+    left = UnitsLeftOut(kept, term, thetas, reff, leaving)
+    graphs = kept.functions.graphs
+    observed = graphs.reading.terms[list(graphs.grouping.index)[term - 1]].name
+    return left, left.known(), _labels(model, observed, groups, leaving)
+
+
+def _drift_of_units(kept: Marginal, thetas: np.ndarray) -> Drift:
+    some = thetas[spread(len(thetas), 1, SOME)]
+    counted = np.ones(len(kept.functions.levels))
+    nodes = kept.integral.per_dimension
+    scores = [log_posterior(kept.functions, x, kept.modes, nodes, counted)[1] for x in some]
+    return drift_of_scores(thetas, np.array(scores))
+
+
+def _refuse_others(model: pm.Model, vector: Vector, found: Drift) -> None:
     if found.is_large:
         raise ValueError(
             f"{_SAID}: idata holds no sample of this model's posterior: "
-            f"{found.said(model, tall)}. Pass the model and the data that were sampled."
+            f"{found.said(model, vector)}. Pass the model and the data that were sampled."
             f"{of_intercepts(model)}"
         )
 
@@ -303,13 +375,13 @@ def _require_one(tall: TallModel, names: list[str] | None) -> None:
 
 
 def _labels(
-    model: pm.Model, tall: TallModel, given: Any, leaving: Groups | None
+    model: pm.Model, observed: str, given: Any, leaving: Groups | None
 ) -> tuple[str, np.ndarray | None]:
     """Return the dimension of what is left out, and its coordinates if it has any."""
     if leaving is not None:
         return (given if isinstance(given, str) else "group"), leaving.labels
-    dims = model.named_vars_to_dims.get(tall.observed[0], ())
-    return (dims[0] if len(dims) == 1 else f"{tall.observed[0]}_dim_0"), None
+    dims = model.named_vars_to_dims.get(observed, ())
+    return (dims[0] if len(dims) == 1 else f"{observed}_dim_0"), None
 
 
 def _result(

@@ -30,6 +30,7 @@ from pymc_subsample.model.evaluation import Vector
 from pymc_subsample.results.predict.quantity import SAID, Predicted
 from pymc_subsample.results.predict.rowwise import RowFunction
 from pymc_subsample.rows.passes import current
+from pymc_subsample.units.of_run import integrated_in
 
 _PIECE = 2**16
 
@@ -65,7 +66,8 @@ def of_other_rows(
     reduced to numbers. `changed` is one of `other_columns`.
     """
     alone = len(model.observed_RVs) == 1 and not model.potentials
-    sampled = sampled_rows(idata) if alone else None
+    by_rows = alone and not integrated_in(idata, model)
+    sampled = sampled_rows(idata) if by_rows else None
     if own and sampled not in (None, n_rows):
         return (
             f"{SAID}: the run sampled {sampled:,} rows, and these are the {n_rows:,} that the "

@@ -1,5 +1,6 @@
 """Draws of a posterior, as a model has its variables."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -35,10 +36,13 @@ def _dims(model: pm.Model, name: Any) -> tuple[str, ...]:
     return tuple(f"{name}_dim_{k}" if d is None else d for k, d in enumerate(dims))
 
 
-def leaves(model: pm.Model, what: Predicted, posterior: xr.Dataset) -> list[Variable]:
+def leaves(
+    model: pm.Model, what: Predicted, posterior: xr.Dataset, longer: Sequence[str] = ()
+) -> list[Variable]:
     """Return variables of the posterior that the quantity is computed from.
 
-    Free variables; those that are missing may be hidden behind deterministic ones.
+    Free variables, in the model's shapes but for those that are `longer`; those that are missing
+    may be hidden behind deterministic ones.
     """
     stored = [v for v in model.free_RVs if v.name in posterior]
     seen = set(ancestors(what.graphs, blockers=stored))
@@ -76,7 +80,7 @@ def leaves(model: pm.Model, what: Predicted, posterior: xr.Dataset) -> list[Vari
         _refuse_other_coords(model, v.name, posterior[v.name])
         shape = posterior[v.name].shape[2:]
         expected = tuple(map(int, shapes[v.name])) if v.name in shapes else shape
-        if shape != expected:
+        if shape != expected and v.name not in longer:
             raise ValueError(
                 f"{SAID}: idata.posterior[{v.name!r}] has shape {shape} per draw, the model's "
                 f"variable {expected}. Pass the model that was sampled."

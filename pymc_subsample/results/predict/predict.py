@@ -23,6 +23,7 @@ from pymc_subsample.results.predict.moved import of_another, of_other_rows, refu
 from pymc_subsample.results.predict.posterior import in_order
 from pymc_subsample.results.predict.quantity import SAID, Predicted, quantity
 from pymc_subsample.results.predict.rowwise import RowFunction, outside
+from pymc_subsample.results.predict.units import with_local
 from pymc_subsample.rows import Rows, Several
 from pymc_subsample.rows.passes import current
 from pymc_subsample.validation import choice, count, probabilities, shown
@@ -43,6 +44,7 @@ def predict(
     draws: int = 500,
     prob: float | Sequence[float] | None = None,
     chunksize: int | None = None,
+    new_levels: int = 0,
     rng: int | np.random.Generator | None = None,
 ) -> xr.Dataset | Iterator[xr.Dataset]:
     r"""Predict each row: mean, standard deviation and quantiles over draws.
@@ -84,6 +86,10 @@ def predict(
     chunksize : int, optional
         Return an iterator over results of so many rows each, so that memory does not grow with
         the rows at all.
+    new_levels : int, default 0
+        How many units `data` has that the model does not know, as customers who are new, where the
+        run integrated their variables out: of G levels in the model, codes G, G + 1, ... are new
+        ones, whose variables are drawn from their prior given each draw.
     rng : int or Generator, optional
         Random numbers of outcomes. Default: a fixed seed. A generator is advanced, so that another
         call with it draws others. The same seed draws other outcomes where `chunksize`, `draws` or
@@ -155,9 +161,11 @@ def predict(
     each = spread(posterior.sizes["draw"], posterior.sizes["chain"], count("draws", draws))
     signs = signs_of(_stats(idata, posterior, each), "posterior", None)
     posterior = in_order(model, posterior.isel(draw=each))
+    count("new_levels", new_levels, smallest=0)
     with building_graphs():
         wanted = quantity(model, what, kind)
-        function = RowFunction(model, wanted, posterior)
+        posterior, longer = with_local(idata, model, posterior, wanted, new_levels, generator)
+        function = RowFunction(model, wanted, posterior, longer)
         refuse_moved(model, posterior, SAID)
     if isinstance(data, list | tuple) and data and all(isinstance(x, Rows) for x in data):
         data = Several(data)
@@ -170,7 +178,7 @@ def predict(
     if told is not None:
         warnings.warn(told, stacklevel=2)
     weights = None if signs is None else signs.values.ravel()
-    if changed is None and (other := of_another(idata, model, posterior, weights)):
+    if changed is None and not longer and (other := of_another(idata, model, posterior, weights)):
         warnings.warn(
             f"{SAID}: idata seems to hold no sample of this model's posterior, given the rows that "
             f"both have: {other} Pass the model that was sampled, and other rows as data=.",

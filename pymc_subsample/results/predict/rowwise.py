@@ -74,11 +74,14 @@ class RowFunction:
     means, are read, and `negative` what is to be said of indices with codes that count from the
     end. Raises `TallModelError` if it has no rows, or they depend on each other, and `ValueError`
     if the posterior lacks a variable, or has it in another shape; or the model's data have lengths
-    that don't fit together, or point outside of what they index.
+    that don't fit together, or point outside of what they index. Variables that are `longer` have
+    draws of more levels than the model.
     """
 
-    def __init__(self, model: pm.Model, what: Predicted, posterior: xr.Dataset) -> None:
-        read = leaves(model, what, posterior)
+    def __init__(
+        self, model: pm.Model, what: Predicted, posterior: xr.Dataset, longer: Sequence[str] = ()
+    ) -> None:
+        read = leaves(model, what, posterior, longer)
         self.leaves = [v.name for v in read]
         point = {name: posterior[name].values[0, 0] for name in self.leaves}
         graphs = rebuild(what.graphs, {v: v for v in read}, _viewed)

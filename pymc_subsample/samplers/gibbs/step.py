@@ -252,7 +252,7 @@ class AusterityGibbs(ChainStep):
         arguments.optional_batch(batch_size, smallest=2)
         self.scan = arguments.choice("scan", scan, _SCANS)
         self.sweeps_per_draw = arguments.transitions(sweeps_per_draw, "sweeps_per_draw")
-        super().__init__(vars, **above)
+        super().__init__(vars, integrate=False, **above)
         self.row_rng = self.rng
         attach(self, 0)
         self.batch_size = arguments.batch_size(batch_size, self.n_rows, _BATCH)

@@ -1,0 +1,142 @@
+"""Local variables of a step's model: which are integrated out, and what is said and checked."""
+
+import logging
+from collections.abc import Sequence
+from time import thread_time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+from pymc.blocking import PointType
+
+from pymc_subsample.chain import guards
+from pymc_subsample.chain.calling import calling_sample
+from pymc_subsample.chain.connection import connect
+from pymc_subsample.diagnostics.checks import Check, amount, statistics
+from pymc_subsample.diagnostics.integrals import INTEGRALS, INTEGRATED, LOCAL_DRAWS, UNIT_RULES
+from pymc_subsample.expansion.modes import ModeSearch
+from pymc_subsample.units.sampled import Units, units_of
+from pymc_subsample.validation import name_list
+
+if TYPE_CHECKING:
+    from pymc_subsample.chain.engine import ChainStep
+
+_log = logging.getLogger("pymc.subsample")
+
+# Draws of a chain at which integrals are looked at.
+_JUDGED = 20
+# Seconds from which on it is said beforehand what local variables of all draws take.
+_LONG = 10.0
+
+
+def integrated(
+    model: pm.Model, integrate: str | Sequence[str] | bool, said: str, **given: Any
+) -> Units | None:
+    """Return what of a model is integrated out; `given` are arguments that leave parts of it out.
+
+    Variables, rows or folders that a user chose are those of the model as it is.
+    """
+    if integrate is False:
+        return None
+    if integrate is True:
+        raise TypeError('integrate must be "auto", False or names of free variables, got True.')
+    chosen = [name for name, value in given.items() if value is not None]
+    if integrate == "auto":
+        return None if chosen else units_of(model, "auto", said)
+    names = name_list("integrate", integrate)
+    if chosen:
+        raise ValueError(
+            f"integrate={names} with {chosen[0]}=: units are made of all variables and rows of the "
+            f"model, in memory. Leave {chosen[0]}= out, or integrate=."
+        )
+    return units_of(model, names or "auto", said)
+
+
+def declare_units(step: "ChainStep") -> None:
+    """Add rules and statistics of units to those of a step's sampler."""
+    step.rules = [*step.sampler.rules, *UNIT_RULES]  # type: ignore[misc]
+    more = {INTEGRATED: (np.int64, []), **statistics(UNIT_RULES)}
+    step.stats_dtypes_shapes = {**step.stats_dtypes_shapes, **more}  # type: ignore[misc]
+    step.stats_dtypes = [{name: kind for name, (kind, _) in step.stats_dtypes_shapes.items()}]
+
+
+def begin(step: "ChainStep") -> None:
+    """Take over what the run that calls, if one does, stores of local variables."""
+    if step.units is not None:
+        _store_as_called(step.units)
+
+
+def completed(step: "ChainStep", points: list[PointType]) -> list[PointType]:
+    """Return points with draws of local variables, where some are integrated out."""
+    return points if step.units is None else step.units.completed(points, step.tune, step.rng)
+
+
+def integrated_anew(step: "ChainStep", search: ModeSearch | None) -> bool:
+    """Take finer integrals over local variables where coarse ones may make other modes."""
+    if step.units is None or search is None or len(search.modes) < 2:
+        return False
+    values = [step.expansion.values(mode.theta) for mode in search.modes]
+    points = [step.tall.unravel(x) for x in values]
+    finer = step.units.finer(points, type(step).__name__)
+    if finer is None:
+        return False
+    step.units, step.sampled_model = finer, finer.marginal
+    connect(step)
+    step.seen = guards.contents(step.model, step.tall)
+    return True
+
+
+def _store_as_called(units: Units) -> None:
+    """Take over which variables the `pm.sample` that calls, if one does, stores."""
+    if (known := calling_sample()) is not None:
+        tuning = not known.get("discard_tuned_samples", True)
+        units.stores(known.get("var_names"), tuning=tuning)
+
+
+def say_costs(step: "ChainStep") -> None:
+    """Say beforehand what draws of local variables take, where that is long."""
+    units, known = step.units, calling_sample()
+    if units is None:
+        return
+    _store_as_called(units)
+    if not units.stored or known is None:
+        return
+    point = units.marginal.initial_point()
+    units.drawn(point, bytes(1))  # the first time finds modes
+    start = thread_time()
+    units.drawn(point, bytes(1))
+    each = thread_time() - start
+    total = each * int(known["draws"]) * len(known["traces"])
+    if total > _LONG:
+        kept = [v.name for v in units.model.free_RVs if v.name not in units.names]
+        _log.info(
+            f"{type(step).__name__}: draws of {' and '.join(units.names)} take about "
+            f"{1000 * each:.2g} ms each, {total:.2g} s in all. pm.sample(..., var_names={kept}) "
+            "leaves them out, and pms.effects draws chosen levels, or summarises all, afterwards."
+        )
+
+
+def check_units(step: "ChainStep") -> list[Check]:
+    """Check integrals at draws of a chain, and the draws of local variables."""
+    units = step.units
+    if units is None:
+        return []
+    kept = step.record.kept
+    some = np.unique(np.linspace(0, len(kept) - 1, min(_JUDGED, len(kept))).astype(int))
+    points = [step.tall.unravel(step.expansion.values(kept[i])) for i in some]
+    error = units.error(points) if points else np.nan
+    missed, level = units.missed()
+    names = " and ".join(map(repr, units.names))
+    return [
+        INTEGRALS.check(
+            error,
+            f"The integrals over {names} are off by {amount(error)} at draws of this chain (should "
+            f"be at most {INTEGRALS.bound:g}), which are beyond where they were measured. "
+            f"{INTEGRALS.remedy}",
+        ),
+        LOCAL_DRAWS.check(
+            missed,
+            f"Draws of level {level:,} of {names} miss {amount(missed)} of its probability (should "
+            f"be at most {LOCAL_DRAWS.bound:g}). {LOCAL_DRAWS.remedy}",
+        ),
+    ]

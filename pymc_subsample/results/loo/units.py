@@ -1,0 +1,114 @@
+r"""Leaving out rows, or groups of them, where local variables are integrated out.
+
+Given the variables that units share, rows depend on each other through a unit's own. What a group
+of rows i of unit g adds is
+
+.. math:: \log p(y_i \mid y_{g \setminus i}, \theta) = \log \int p(u, y_g \mid \theta) \, du
+          - \log \int p(u, y_{g \setminus i} \mid \theta) \, du,
+
+two integrals over the same nodes, and the log-likelihood of a unit where all of its rows are left
+out (Vehtari, Mononen, Tolvanen, Sivula and Winther, 2016, section 4).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pymc_subsample.diagnostics.thinned import spread
+from pymc_subsample.model import TallModelError
+from pymc_subsample.results.loo.estimate import LeftOut
+from pymc_subsample.results.loo.expanded import Approximation
+from pymc_subsample.results.loo.groups import Groups
+from pymc_subsample.units.accuracy import Marginal
+from pymc_subsample.units.quadrature import nodes
+
+# Draws that tell of all rows, by mean and variance, which matter most.
+_DRAWS = 24
+# Nodes over those of the chain: without a row, units are wider.
+_FINER = 2
+# Rows at all nodes, in memory at a time.
+_TOGETHER = 2**18
+
+
+def term_of(marginal: Marginal, names: Sequence[str] | None) -> int:
+    """Return which part of units' functions has the rows that are left out."""
+    graphs = marginal.functions.graphs
+    called = [graphs.reading.terms[i].name for i in graphs.grouping.index]
+    found = [k for k, name in enumerate(called) if names is None or name in names]
+    if len(found) != 1:
+        raise TallModelError(
+            f"pms.loo: {', '.join(map(repr, called))} have rows. Say whose are left out: "
+            f"var_name={called[0]!r}."
+        )
+    return 1 + found[0]  # behind the prior
+
+
+class UnitsLeftOut(LeftOut):
+    """Rows of units, or groups of them, left out one at a time; `thetas` of shape (S, d)."""
+
+    def __init__(
+        self,
+        marginal: Marginal,
+        term: int,
+        thetas: np.ndarray,
+        r_eff: float,
+        groups: Groups | None,
+    ) -> None:
+        self._marginal, self._term, self._thetas = marginal, term, thetas
+        self._groups, self._r_eff = groups, r_eff
+        functions = marginal.functions
+        self._unit = functions.position[functions.parts[term].index]
+        self.n = len(self._unit) if groups is None else groups.n
+        self.draws = len(thetas)
+        self.elpd, self.p, self.k = np.full((3, self.n), np.nan)
+        times = _FINER * marginal.integral.per_dimension
+        self._nodes, self._log_weights = nodes(functions.graphs.size, times)
+        self._most = max(1, int(_TOGETHER / (len(self._nodes) * functions.n_rows.mean())))
+
+    def known(self) -> Approximation:
+        """Return what some of the draws tell of all rows, or groups."""
+        some = self._thetas[spread(self.draws, 1, _DRAWS)]
+        found = self._values(np.arange(self.n), some)
+        mean, variance = found.mean(axis=1), found.var(axis=1)
+        return Approximation(mean, mean - variance / 2, variance)
+
+    def _logliks(self, index: np.ndarray) -> np.ndarray:
+        return self._values(index, self._thetas)
+
+    def _values(self, index: np.ndarray, thetas: np.ndarray) -> np.ndarray:
+        parts = [index[k : k + self._most] for k in range(0, len(index), self._most)]
+        return np.concatenate([self._of(part, thetas) for part in parts])
+
+    def _of(self, index: np.ndarray, thetas: np.ndarray) -> np.ndarray:
+        """Return what some rows, or groups, add given all others, (k, S)."""
+        rows, owner = index, np.arange(len(index))
+        if self._groups is not None:
+            rows, owner = self._groups.rows(index)
+        units, unit = np.unique(self._unit[rows], return_inverse=True)
+        pairs, pair = np.unique(owner * len(units) + unit, return_inverse=True)
+        of, own = pairs // len(units), pairs % len(units)
+        K, functions = len(self._nodes), self._marginal.functions
+        several = functions.among(np.tile(units, K))
+        modes = self._marginal.modes.of(units)
+        u = np.concatenate([modes.at(nu) for nu in self._nodes])
+        # Rows of the term as they stand at each node, and the pair that leaves each out.
+        here = several.data[self._term].rows.reshape(K, -1)[0]
+        left = np.full(len(self._unit), -1)
+        left[rows] = pair
+        left = left[here]
+        gone = left >= 0
+        whole = np.bincount(pair, minlength=len(pairs)) == functions.n_rows[units][own]
+        result = np.empty((len(index), len(thetas)))
+        for s, theta in enumerate(thetas):
+            total, each = several.log_density_and_rows(theta, u, self._term)
+            total = np.nan_to_num(total.reshape(K, -1), nan=-np.inf) + self._log_weights[:, None]
+            each = np.nan_to_num(each.reshape(K, -1)[:, gone], nan=-np.inf)
+            sums = np.array([np.bincount(left[gone], x, len(pairs)) for x in each])
+            complete = logsumexp(total, axis=0)[own]
+            with np.errstate(invalid="ignore"):
+                without = np.nan_to_num(total[:, own] - sums, nan=-np.inf)
+            # Of a unit without rows the prior is left, which is one.
+            rest = np.where(whole, -modes.log_volume[own], logsumexp(without, axis=0))
+            result[:, s] = np.bincount(of, complete - rest, len(index))
+        return result

@@ -1,0 +1,148 @@
+"""A model as a step samples it: without its local variables, which are drawn afterwards."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pytensor.graph.traversal import ancestors
+
+from pymc_subsample.model import TallModelError
+from pymc_subsample.units.accuracy import MOST, TOLERABLE, Marginal, error_at
+from pymc_subsample.units.choosing import chosen, may_pay, paying_one
+from pymc_subsample.units.discovery import Grouping, find_groupings
+from pymc_subsample.units.local import LocalDraws
+from pymc_subsample.units.marginal import described, inaccurate, without_local
+from pymc_subsample.units.reading import Reading, read, warn_of_codes
+
+_log = logging.getLogger("pymc.subsample")
+
+# Of the units among which references are looked for: as `marginalize` without `rng`.
+_SEED = 0
+
+Point = dict[str, np.ndarray]
+
+
+class Units:
+    """A model, `marginal` without its local variables, and draws of these."""
+
+    def __init__(self, model: pm.Model, marginal: pm.Model, kept: Marginal) -> None:
+        self.model, self.marginal, self._kept = model, marginal, kept
+        self.names = kept.functions.graphs.grouping.names
+        # Whether draws of local variables are stored, as far as is known, and those of tuning.
+        self.stored, self.tuning = True, False
+
+    @property
+    def number(self) -> int:
+        """Which of the model's free variables are integrated out, as bits of a number."""
+        return sum(1 << i for i, rv in enumerate(self.model.free_RVs) if rv.name in self.names)
+
+    @property
+    def lengths(self) -> set[int]:
+        """Numbers of rows of the terms that units are made of."""
+        return {len(index) for index in self._kept.functions.graphs.grouping.index.values()}
+
+    @cached_property
+    def _local(self) -> LocalDraws:
+        return LocalDraws(self._kept)
+
+    def stores(self, var_names: Sequence[str] | None, *, tuning: bool) -> None:
+        """Remember which variables a run stores, None for all, and whether of tuning too."""
+        local = {self.model[name] for name in self.names}
+        wanted = [v for v in self.model.unobserved_RVs if var_names is None or v.name in var_names]
+        self.stored, self.tuning = not local.isdisjoint(ancestors(wanted)), tuning
+
+    def completed(self, points: list[Point], tune: bool, rng: np.random.Generator) -> list[Point]:
+        """Return points of value variables with draws of local ones, if these are stored.
+
+        Random numbers follow from what seeded a chain's generator, and from the points.
+        """
+        if not self.stored or (tune and not self.tuning):
+            return points
+        key = rng.bit_generator.seed_seq.generate_state(8).tobytes()
+        return [{**point, **self.drawn(point, key)} for point in points]
+
+    def drawn(self, point: Point, key: bytes) -> dict[str, np.ndarray]:
+        """Return a draw of local variables given a point of value variables."""
+        return self._local.at(point, key)
+
+    def without(self, values: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Return values by the names of variables, or of value variables, without local ones."""
+        if not isinstance(values, Mapping):
+            return values
+        names = [v for n in self.names for v in (n, self.model.rvs_to_values[self.model[n]].name)]
+        return {name: value for name, value in values.items() if name not in names}
+
+    def missed(self) -> tuple[float, int]:
+        """Return the share of probability that draws of the worst level miss, and the level."""
+        return self._local.excess if "_local" in vars(self) else (0.0, -1)
+
+    def error(self, points: Sequence[Point]) -> float:
+        """Return by how much integrals are off between points of the chain."""
+        kept = self._kept
+        thetas = np.array([kept.functions.ravel(dict(point)) for point in points])
+        return error_at(kept, kept.functions, thetas, np.random.default_rng(0))
+
+    def finer(self, points: Sequence[Point], said: str) -> "Units | None":
+        """Return units with twice the nodes if integrals are off between modes of the posterior.
+
+        Nodes that do not serve far from the reference may make a mode of their own there.
+        """
+        kept = self._kept
+        theta = kept.functions.split(kept.reference)
+        at = {v.name: x for v, x in zip(kept.functions.values.values(), theta, strict=True)}
+        error = self.error([at, *points])
+        if not error > TOLERABLE:
+            return None
+        per_dimension = 2 * kept.integral.per_dimension
+        if per_dimension > MOST:
+            raise inaccurate(replace(kept.integral, error=error), kept.functions)
+        _log.info(
+            "%s: integrals over %s are off by %.2g at another mode of the log posterior, and are "
+            "made again by %d nodes per dimension",
+            said, " and ".join(self.names), error, per_dimension,
+        )  # fmt: skip
+        reading = read(self.model)
+        marginal, kept = without_local(
+            reading, chosen(reading, self.names), per_dimension, np.random.default_rng(_SEED)
+        )
+        return Units(self.model, marginal, kept)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_local"}
+
+
+def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Units | None:
+    """Return a model's units, if their variables are to be integrated out.
+
+    With "auto", those of many levels of few rows each.
+    """
+    began = time.perf_counter()
+    found = _automatic(model) if integrate == "auto" else None
+    if integrate != "auto":
+        reading = read(model)
+        found = reading, chosen(reading, integrate)
+    if found is None:
+        return None
+    reading, grouping = found
+    warn_of_codes(reading)
+    marginal, kept = without_local(reading, grouping, None, np.random.default_rng(_SEED))
+    seconds = time.perf_counter() - began
+    _log.info("%s: %s, in %.1f s.", said, described(kept), seconds)
+    return Units(model, marginal, kept)
+
+
+def _automatic(model: pm.Model) -> tuple[Reading, Grouping] | None:
+    if not may_pay(model):
+        return None
+    try:
+        reading = read(model)
+        groupings, _ = find_groupings(reading)
+    except TallModelError:  # of which the step itself has more to say
+        return None
+    found = paying_one(groupings)
+    return None if found is None else (reading, found)
