@@ -218,7 +218,7 @@ class ChainStep(BlockedStep):
             )  # fmt: skip
         self.sampled_model = model if self.units is None else self.units.marginal
         chosen = variables.binary_vars if binary else variables.continuous_vars
-        self.vars = chosen(vars, self.sampled_model)
+        self.vars = chosen(vars, self.model)
         if self.units is not None:
             integrating.declare_units(self)
             if not of_run:

@@ -285,7 +285,7 @@ def test_groups_of_many_rows_stay():
         z = pm.Normal("z", 0, pm.HalfNormal("tau"), shape=12)
         pm.Normal("y", z[index], 1, observed=rng.normal(size=len(index)))
     made = pms.HMCECS(model=groups)
-    assert made._units is None
+    assert made.units is None
     assert made.n_rows == len(index)
 
 
