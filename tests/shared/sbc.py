@@ -21,7 +21,6 @@ from pymc_subsample.chain import connection as base
 from pymc_subsample.chain import form
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel, TallModelError
-from pymc_subsample.rows.row_store import RowStore
 
 N_ROWS = 400
 DRAWS = 63
@@ -188,13 +187,11 @@ class _Uncorrected(HMCECS):
 def _posterior(name, data, seed, *, order, subsample_size, corrected, tune, thin, exact):
     """Points of value variables, rows per estimate or decision, and the noise of estimates."""
     model, tall, expansion, names = _compiled(name, order)
-    if exact:  # which gathers rows of the model's own columns
-        for column, key in zip(tall.rows.columns, names, strict=True):
-            column.setflags(write=True)
-            column[...] = data[key]
-        expansion = replace(expansion)
-    else:
-        expansion = replace(expansion, store=RowStore([data[k] for k in names], N_ROWS))
+    # Compiled code gathers rows from the model's own columns.
+    for column, key in zip(tall.rows.columns, names, strict=True):
+        column.setflags(write=True)
+        column[...] = data[key]
+    expansion = replace(expansion)
     with (
         patch.object(base, "TallModel", lambda *_, **__: tall),
         patch.object(form, "expand", lambda *_, **__: expansion),
