@@ -52,6 +52,7 @@ _REDUCTIONS = {
     ps.OR: ("0.0", "{target} = np.maximum({target}, {0})"),
     ps.AND: ("1.0", "{target} = np.minimum({target}, {0})"),
 }
+_EXTREMES = (ps.ScalarMaximum, ps.ScalarMinimum)
 # Operations of a graph that is computed once, where several nodes need it: where these are in one
 # loop it is in no memory.
 _MANY = 3
@@ -168,9 +169,20 @@ class Loops(Interpreter[Run]):
         if isinstance(op, CumOp):
             return [self._accumulated(op, self.value(node.inputs[0]))]
         return [
-            self._stored(run) if run.operations >= _MANY and len(self._clients[v]) > 1 else run
+            self._stored(run) if run.operations >= self._most(v) else run
             for v, run in zip(node.outputs, super()._results(node), strict=True)
         ]
+
+    def _most(self, var: Variable) -> float:
+        """Return the operations from which on a variable is computed once, where several need it.
+
+        What is compared with the largest of its elements must be the same number to the last bit,
+        which it is not in two loops, of which one may round a product that the other does not.
+        """
+        clients = [getattr(node.op, "scalar_op", None) for node, _ in self._clients[var]]
+        if len(clients) == 1:
+            return np.inf
+        return 1 if any(isinstance(op, _EXTREMES) for op in clients) else _MANY
 
     def _data(self, array: np.ndarray) -> Run:
         if array.size and np.all(array == array.flat[0]):
@@ -211,15 +223,15 @@ class Loops(Interpreter[Run]):
             [s + np.arange(r.size).reshape(r.shape) for r, s in zip(runs, starts, strict=False)]
         )
         numbers = [self._numbers(r) for r in runs]
+        dtype = ps.upcast(*(r.graph.type.dtype for r in runs))
         if all(n is not None for n in numbers):
             every = np.concatenate([n for n in numbers if n is not None])
-            dtype = np.result_type(*(r.graph.type.dtype for r in runs))
             return self._data(every[order].astype(dtype))
         together = _side_by_side(runs)
         if together is not None:
             return together.moved(lambda x: x[order.ravel()].reshape(order.shape))
         where = np.argsort(order.ravel(), kind="stable")
-        result = self._new(order.shape)
+        result = self._new(order.shape, dtype)
         place = result.place
         if any(map(self._varies, runs)):
             self._varying.add(place.name)
@@ -271,7 +283,9 @@ class Loops(Interpreter[Run]):
         length = run.size if op.axis is None else run.shape[op.axis]
         if op.mode != "add" or run.size != length:
             raise NoForm
-        result, total = self._new((length,)), self._new(())
+        # NumPy's type: that of the graph would be too small for sums of small integers.
+        dtype = np.cumsum(np.empty(0, run.graph.type.dtype)).dtype.name
+        result, total = self._new((length,), dtype), self._new(())
         place, sum_of = result.place, total.place
         zero = Run((), ps.constant(0.0))
         self.store(zero, sum_of, varies=self._varies(run))
@@ -309,7 +323,7 @@ class Loops(Interpreter[Run]):
         table, *index = node.inputs
         at, kept, where = self._positions(self.value(table), index, node.op.idx_list)
         stored = self._in_order(self.value(table))
-        result = self._new(at.shape)
+        result = self._new(at.shape, stored.graph.type.dtype)
         place, source = result.place, stored.place
         element = source.name.format("int({0})")
         line = f"{{target}} = {element} if {{0}} >= 0.0 else np.nan"
