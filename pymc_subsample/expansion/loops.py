@@ -21,6 +21,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.tensor.basic import AllocEmpty
 from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.math import MulWithoutZeros
 from pytensor.tensor.subtensor import unflatten_index_variables
 
 from pymc_subsample.compiled.functions import Compiled, compile_graph, compile_source
@@ -47,6 +48,10 @@ from pymc_subsample.graph.interpreter import (
 _REDUCTIONS = {
     ps.Add: ("0.0", "{target} += {0}"),
     ps.Mul: ("1.0", "{target} *= {0}"),
+    MulWithoutZeros: (
+        "0.0",
+        "if {0} != 0.0:\n    {target} = {0} if {target} == 0.0 else {target} * {0}",
+    ),
     ps.ScalarMaximum: ("-np.inf", "{target} = np.maximum({target}, {0})"),
     ps.ScalarMinimum: ("np.inf", "{target} = np.minimum({target}, {0})"),
     ps.OR: ("0.0", "{target} = np.maximum({target}, {0})"),

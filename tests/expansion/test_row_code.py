@@ -122,6 +122,17 @@ def test_the_largest_element_is_the_same_number_wherever_it_is_compared():
     np.testing.assert_allclose(found, exact, rtol=1e-11)
 
 
+@pytest.mark.parametrize("zeros", [[], [2], [2, 4], list(range(K))])
+def test_slopes_of_products_with_zeros(zeros, values):
+    """Where one number is zero its slope is the product of the others."""
+    product = pt.prod(x * eta[:, None], axis=1)
+    outputs = [product, *pt.grad(product.sum(), [eta, *columns[:2]])]
+    values[[2 + z for z in zeros], 1:3] = 0.0
+    found, _ = by_loops(outputs, values)
+    exact = numpy_function([eta, shared, *columns], outputs)(*values)
+    np.testing.assert_allclose(found, exact, rtol=1e-11)
+
+
 @pytest.mark.parametrize("at", ["3", "-1", "4"])
 def test_an_element_is_picked_by_data(at, values):
     """From the front, from the back, and outside of the table, where there is no number."""
