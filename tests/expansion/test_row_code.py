@@ -5,7 +5,7 @@ import numpy as np
 import pytensor.tensor as pt
 import pytest
 
-from pymc_subsample.expansion.fusion import row_graph
+from pymc_subsample.expansion.fusion import fuse, row_graph
 from pymc_subsample.expansion.loops import row_loops
 from pymc_subsample.expansion.schedule import Place
 from pymc_subsample.graph.concrete import numpy_function
@@ -120,6 +120,18 @@ def test_the_largest_element_is_the_same_number_wherever_it_is_compared():
     found, _ = by_loops(outputs, values)
     exact = numpy_function([eta, shared, *columns], outputs)(*values)
     np.testing.assert_allclose(found, exact, rtol=1e-11)
+
+
+def test_small_integers_in_lines_of_their_own():
+    """As short rows have them: sums do not wrap around, reciprocals have all digits."""
+    small = pt.cast(shared * 30, "int8")
+    graphs = [f(x.astype("int8"), axis=1) * eta for f in (pt.sum, pt.mean)] + [eta / small]
+    fgraph = row_graph([eta, shared, *columns], graphs)
+    [e, s, *rest] = fgraph.inputs
+    function = fuse(fgraph, [e, *rest], [s])
+    row, hoist = function.row, function.hoist
+    found = numba.njit(lambda s, e, x: row(e, x, x, x, x, x, x, x, hoist(s)))(0.1, 2.0, 100.0)
+    np.testing.assert_allclose(found, [1400.0, 200.0, 2.0 / 3], rtol=1e-15)
 
 
 @pytest.mark.parametrize("zeros", [[], [2], [2, 4], list(range(K))])
