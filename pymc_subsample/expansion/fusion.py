@@ -136,7 +136,9 @@ class CheaperOps(Ops):
 
     def _apply(self, op: Op, inputs: list[Variable]) -> list[Variable]:
         if isinstance(op, ps.TrueDiv) and inputs[1] not in self._varying:
-            return [ps.mul(inputs[0], ps.reciprocal(inputs[1]))]
+            [quotient] = super()._apply(op, inputs)
+            divisor = ps.cast(inputs[1], quotient.type.dtype)  # of few digits, if of small integers
+            return [ps.mul(inputs[0], ps.reciprocal(divisor))]
         if isinstance(op, ps.Softplus | ps.Sigmoid):
             [x] = inputs
             small = x

@@ -139,7 +139,8 @@ class Schedule:
         self.functions: dict[str, object] = {"np": np}
         self.keys: list[str] = []
         self.operations = 0
-        for name in sorted({p.name for s in self._statements for p in s.places} & set(constants)):
+        read = {n for s in self._statements for n in (*s.reads, *(p.name for p in s.places))}
+        for name in sorted(read & set(constants)):
             self._known(constants[name])
         self._kept = self._in_memory(set(outputs))
         groups: defaultdict[tuple, list[Statement]] = defaultdict(list)

@@ -123,7 +123,7 @@ class Interpreter[Value]:
                 return self._elementwise(op.scalar_op, [self.value(i) for i in inputs])
             case CAReduce():
                 x, dtype = self.value(inputs[0]), node.outputs[0].type.dtype
-                if inputs[0].type.dtype == "bool" != dtype:  # truths are counted
+                if inputs[0].type.dtype != dtype:  # truths are counted, small integers overflow
                     [x] = self._elementwise(ps.Cast(ps.get_scalar_type(dtype)), [x])
                 return [self._reduced(op.scalar_op, x, axes_of(op.axis, inputs[0].type.ndim))]
             case Join():

@@ -17,8 +17,9 @@ from itertools import product
 from math import prod
 
 import numpy as np
+import pytensor.scalar as ps
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
@@ -27,8 +28,10 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from pymc_subsample.graph.concrete import depends_on, freeze, rebuild, tensor_input
+from pymc_subsample.graph.interpreter import NoForm, array_of
+from pymc_subsample.graph.scalars import Scalars
 from pymc_subsample.model.batch import BatchGraph
-from pymc_subsample.model.predictors import MAX_PREDICTORS, Algebra, Predictor
+from pymc_subsample.model.predictors import MAX_PREDICTORS, Algebra, Predictor, find_predictors
 
 # More than any cut that is of use: what must not be cut.
 _NEVER = 10**6
@@ -77,9 +80,11 @@ def through_fewer(
     """Let rows see few numbers in the place of many that are made of these.
 
     Such as `alpha`, in the place of its first dozen powers. Numbers that rows pick by an index, or
-    multiply as matrices, stay as they are, and so do all where they are few. Parameters are made
-    of `values` and of data, `arrays`.
+    multiply as matrices, stay as they are, and so do all where they are few, or make few
+    predictors, or are no scalar code. Parameters are made of `values` and of data, `arrays`.
     """
+    if _sees_few(graph):
+        return graph
     fixed = [
         v
         for node in toposort(graph.outputs)
@@ -88,10 +93,12 @@ def through_fewer(
         if v not in graph.axes and _axis(graph, node, v) is None
     ]
     above = set(ancestors(fixed))
-    seen = {new: old for new, old in graph.parameters.items() if new not in above}
+    seen = {k: old for k, old in graph.parameters.items() if k not in above and _is_numbers(old)}
     olds = list(seen.values())
     dependent = depends_on(olds, values)
-    sizes = {v: prod(v.type.shape) if _is_numbers(v) else _NEVER for v in dependent}
+    # In the order of the graph: rows see numbers in that of this table.
+    made_of = [*values, *(o for node in toposort(olds) for o in node.outputs)]
+    sizes = {v: _size(v) for v in made_of if v in dependent}
     if sum(sizes[old] for old in olds) <= MAX_PREDICTORS:
         return graph
     few = _fewest(sizes, toposort(olds), values, olds) or olds
@@ -101,17 +108,67 @@ def through_fewer(
         return graph
     known = inputs | {old: new for new, old in seen.items() if new not in made}
     known |= freeze(list(made.values()), dependent, arrays)
-    memo = dict(zip(made, rebuild(list(made.values()), known), strict=True))
+    functions = rebuild(list(made.values()), dict(known))
+    if not _has_scalar_code(functions, [v for v in known.values() if v.owner is None]):
+        return graph
+    memo = dict(zip(made, functions, strict=True))
+    outputs = rebuild(graph.outputs, memo)
     parameters = {new: old for new, old in graph.parameters.items() if new not in made}
     return replace(
         graph,
-        outputs=rebuild(graph.outputs, memo),
+        outputs=outputs,
+        axes={memo.get(v, v): axis for v, axis in graph.axes.items()},
         parameters=parameters | {new: old for old, new in inputs.items()},
     )
 
 
-def _is_numbers(var: Variable) -> bool:
+def _sees_few(graph: BatchGraph) -> bool:
+    """Whether each term of a row sees few predictors as it is.
+
+    These are nearer to the log-likelihood than what they are made of, so that expansions in them
+    leave less: of a normal term with one of them, nothing.
+    """
+    if not all(map(_has_lengths, graph.parameters)):
+        return True  # such a model is refused
+    starts = np.cumsum([0, *(prod(v.type.shape) for v in graph.parameters)]).tolist()
+    offsets = dict(zip(graph.parameters, starts, strict=False))
+    for output in graph.outputs:
+        found = find_predictors(replace(graph, outputs=[output]), offsets, _unknown)
+        if found is None or sum(p.forms.size for p in found) > MAX_PREDICTORS:
+            return False
+    return True
+
+
+def _unknown(var: Variable, axis: int) -> np.ndarray:
+    """Stand in for extremes of columns that nobody has read: finite, and none negative."""
+    return np.zeros((2, prod(n for a, n in enumerate(var.type.shape) if a != axis)))
+
+
+def _has_scalar_code(graphs: Sequence[Variable], inputs: Sequence[Variable]) -> bool:
+    """Whether a row can compute graphs of small arrays by itself."""
+    known = {
+        v: array_of((ps.float64() for _ in range(_size(v))), v.type.shape)
+        for v in inputs
+        if not isinstance(v, Constant)
+    }
+    try:
+        Scalars(known, lambda op, elements: op.make_node(*elements).outputs).evaluate(graphs)
+    except NoForm:
+        return False
+    return True
+
+
+def _size(var: Variable) -> int:
+    return prod(var.type.shape) if _is_numbers(var) else _NEVER
+
+
+def _has_lengths(var: Variable) -> bool:
     return isinstance(var.type, TensorType) and None not in var.type.shape
+
+
+def _is_numbers(var: Variable) -> bool:
+    """Whether expansions can be in the elements of a variable: not in truths or counts."""
+    return _has_lengths(var) and np.dtype(var.type.dtype).kind == "f"
 
 
 def _fewest(

@@ -5,7 +5,7 @@ import numpy as np
 import pytensor.tensor as pt
 import pytest
 
-from pymc_subsample.expansion.fusion import row_graph
+from pymc_subsample.expansion.fusion import fuse, row_graph
 from pymc_subsample.expansion.loops import row_loops
 from pymc_subsample.expansion.schedule import Place
 from pymc_subsample.graph.concrete import numpy_function
@@ -25,6 +25,7 @@ def chosen(values, entries):
     return values[pt.arange(values.shape[0]), entries]
 
 
+ADDED = (pt.sum, pt.mean, lambda v, axis: pt.cumsum(v, axis=axis)[:, -1])
 GRAPHS = {
     "sum": series.sum(axis=1),
     "log_sum_exp": pt.logsumexp(series + x, axis=1),
@@ -49,6 +50,15 @@ GRAPHS = {
     "of data alone": pt.sum(pt.exp(x), axis=1),
     "integers": pt.sum((x.astype("int8") // 2) * eta[:, None] ** 2, axis=1),
     "picked by data": chosen(pt.exp(table), index) * pt.exp(table).sum(axis=1),
+    "picked from numbers": pt.as_tensor(terms**2)[index] * eta**2,
+    "truths side by side": pt.switch(
+        ~pt.stack([columns[0] > 0, chosen(x > 0, index)], axis=1) & (x[:, :2] > -1), eta[:, None], 1
+    ).sum(axis=1),
+    "small integers": eta**2
+    * sum(f((9 * x).astype("int8") + np.arange(70, 77, dtype="int8"), axis=1) for f in ADDED),
+    "bits": pt.sum(pt.stack([index, index + 1], axis=1) & 1, axis=1) * eta,
+    "nothing": pt.concatenate([x[:, K:] * eta[:, None], x[:, :1]], axis=1).sum(axis=1) * eta,
+    "one": (pt.cumsum(pt.exp(series[:, :1]), axis=1)[:, ::-1] * terms[:1]).max(axis=1),
     "negative binomial": pt.sum(pt.gammaln(x**2 + pt.exp(eta)[:, None]), axis=1),
 }
 
@@ -67,7 +77,7 @@ def by_loops(outputs, values):
     lines += [f"        out[{k}, i] = y{k}" for k in range(len(outputs))]
     space = dict(code.functions)
     exec("\n".join(lines), space)
-    out = np.full((len(outputs), N_ROWS), np.nan)
+    out = np.full((len(outputs), values.shape[1]), np.nan)
     numba.njit(space["f"])(values[:1], values[1, 0], values[2:], out)
     return out, code
 
@@ -97,6 +107,42 @@ def test_values_and_derivatives(name, values):
     found, _ = by_loops(outputs, values)
     exact = numpy_function([eta, shared, *columns], outputs)(*values)
     np.testing.assert_allclose(found, exact, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.costly
+def test_the_largest_element_is_the_same_number_wherever_it_is_compared():
+    """Else none of them has a slope: a sum of two terms may round a product here and not there."""
+    rng = np.random.default_rng(3)
+    lines = eta[:, None] * rng.normal(size=300)
+    upper = (lines + rng.normal(size=300)).max(axis=1) + abs(lines).sum(axis=1)
+    values = rng.normal(size=(K + 3, 1_000))
+    outputs = [upper, pt.grad(upper.sum(), eta)]
+    found, _ = by_loops(outputs, values)
+    exact = numpy_function([eta, shared, *columns], outputs)(*values)
+    np.testing.assert_allclose(found, exact, rtol=1e-11)
+
+
+def test_small_integers_in_lines_of_their_own():
+    """As short rows have them: sums do not wrap around, reciprocals have all digits."""
+    small = pt.cast(shared * 30, "int8")
+    graphs = [f(x.astype("int8"), axis=1) * eta for f in (pt.sum, pt.mean)] + [eta / small]
+    fgraph = row_graph([eta, shared, *columns], graphs)
+    [e, s, *rest] = fgraph.inputs
+    function = fuse(fgraph, [e, *rest], [s])
+    row, hoist = function.row, function.hoist
+    found = numba.njit(lambda s, e, x: row(e, x, x, x, x, x, x, x, hoist(s)))(0.1, 2.0, 100.0)
+    np.testing.assert_allclose(found, [1400.0, 200.0, 2.0 / 3], rtol=1e-15)
+
+
+@pytest.mark.parametrize("zeros", [[], [2], [2, 4], list(range(K))])
+def test_slopes_of_products_with_zeros(zeros, values):
+    """Where one number is zero its slope is the product of the others."""
+    product = pt.prod(x * eta[:, None], axis=1)
+    outputs = [product, *pt.grad(product.sum(), [eta, *columns[:2]])]
+    values[[2 + z for z in zeros], 1:3] = 0.0
+    found, _ = by_loops(outputs, values)
+    exact = numpy_function([eta, shared, *columns], outputs)(*values)
+    np.testing.assert_allclose(found, exact, rtol=1e-11)
 
 
 @pytest.mark.parametrize("at", ["3", "-1", "4"])

@@ -14,6 +14,7 @@ from pymc_subsample.compiled.functions import building_graphs
 from pymc_subsample.expansion import expand, fusion, linear_predictors, row_code
 from pymc_subsample.expansion.columns import Packer
 from pymc_subsample.expansion.row_code import RowCode
+from pymc_subsample.graph.concrete import numpy_function
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.cuts import fewest_predictors
@@ -103,14 +104,68 @@ def test_numbers_that_rows_pick_or_multiply_stay():
         c = pm.Normal("c", 0, 1, shape=3)
         pm.Normal("y", (basis @ c)[g], 1.0, observed=rng.normal(size=N))
     assert TallModel(model).phi_size == 12
-    x = rng.normal(size=(N, 12))
-    with pm.Model() as model:
-        c = pm.Normal("c", 0, 1, shape=3)
-        mean = (x * pt.exp(basis @ c)).sum(axis=1)
-        pm.Normal("y", mean, 1.0, observed=rng.normal(size=N))
-    model = TallModel(model)
+    model = weighted(lambda: pt.exp(basis @ pm.Normal("c", 0, 1, shape=3)))
     assert model.phi_size == 3
     assert expand(model).linear
+
+
+def weighted(weights, link=pt.tanh, length=12):
+    """Rows that see a function of few numbers through an elementwise product."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(N, length))
+    with pm.Model() as model:
+        mean = link(x * weights()).sum(axis=1)
+        pm.Normal("y", mean, 1.0, observed=rng.normal(size=N))
+    return TallModel(model)
+
+
+@pytest.mark.parametrize("size", [3, 15])
+def test_one_predictor_stays(size):
+    """Of which expansions are exact here, whatever its coefficients are made of."""
+    basis = np.random.default_rng(0).normal(size=(40, size))
+    c = {"shape": size}
+    model = weighted(lambda: pt.exp(basis @ pm.Normal("c", 0, 1, **c)), lambda eta: eta, 40)
+    assert model.phi_size == 40
+    [predictor] = linear_predictors(model)
+    assert not predictor.shared
+
+
+def test_no_expansion_is_in_counts_or_truths():
+    """Which have no slope, while what is made of them does."""
+    at = np.arange(12.0)
+
+    def counted():
+        k, a = pm.Poisson("k", 3), pm.Normal("a", 0, 1)
+        return pt.exp(-(a**2) * at / 10) * pt.switch(at < k, 1.0, 0.5)
+
+    for weights in (counted, lambda: pt.switch(pm.Normal("a", 0, 1) > 0, at, 1.0)):
+        kinds = {v.type.dtype for v in weighted(weights).batch.parameters}
+        assert kinds == {"float64"}
+
+
+def test_what_a_row_cannot_compute_stays():
+    """Weights from an inverse: each row would invert a matrix, which compiles for minutes."""
+
+    def weights():
+        v = np.ones((12, 2)) @ pm.Normal("c", 0, 1, shape=2)
+        return pt.linalg.inv(pt.eye(12) + pt.outer(v, v)).sum(axis=0)
+
+    assert weighted(weights).phi_size == 12
+
+
+def test_numbers_have_the_order_of_the_graph():
+    """Whatever the addresses of its variables are: draws are the same in any process."""
+
+    def weights():
+        parts = [pm.Normal(f"v{k}", k, 1) for k in range(8)]
+        return sum(pt.exp(v * np.arange(20.0) / 20) for v in parts)
+
+    model = weighted(weights, length=20)
+    phi = [model.theta, *model.phi_graphs]
+    [found] = numpy_function([phi[0]], [pt.concatenate([g.ravel() for g in phi[1:]])])(
+        model.ravel(model.initial_point)
+    )
+    assert len(set(np.diff(found))) == 1
 
 
 @pytest.mark.costly(cases=0)
