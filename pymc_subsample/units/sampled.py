@@ -12,6 +12,7 @@ import pymc as pm
 from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.model import TallModelError
+from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.units.accuracy import MOST, TOLERABLE, Marginal, error_at
 from pymc_subsample.units.choosing import chosen, may_pay, paying_one
 from pymc_subsample.units.discovery import Grouping, find_groupings
@@ -137,7 +138,7 @@ def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Unit
 
 
 def _automatic(model: pm.Model) -> tuple[Reading, Grouping] | None:
-    if not may_pay(model):
+    if not may_pay(model) or own_steps(model):
         return None
     try:
         reading = read(model)

@@ -262,7 +262,7 @@ class AusterityGibbs(ChainStep):
                 "update may read all %d rows. Pick variables by integer columns, x[index], to "
                 "make updates cheaper.",
                 ", ".join(map(repr, self.observed)),
-                ", ".join(repr(self._model.values_to_rvs[v].name) for v in self.vars),
+                ", ".join(repr(self.model.values_to_rvs[v].name) for v in self.vars),
                 self.touching.unknown,
                 self.n_rows,
             )

@@ -51,12 +51,12 @@ def crossed(n=3_000, levels=60):
 
 
 def curve(n=20_000):
-    """Rows see parameters by 24 numbers each: no few linear predictors."""
-    X, Z = np.random.default_rng(9).normal(size=(2, n, 12))
-    y = ((1 + 0.2 * X - 0.1 * Z) ** 2).mean(axis=1) + np.random.default_rng(10).normal(size=n)
+    """Rows see twelve parameters, each through a curve of its own: no few linear predictors."""
+    X = np.random.default_rng(9).normal(size=(n, 12))
+    y = np.tanh(0.2 * X).sum(axis=1) + np.random.default_rng(10).normal(size=n)
     with pm.Model() as model:
-        a, b = pm.Normal("a", 0, 1), pm.Normal("b", 0, 1)
-        pm.Normal("y", ((1 + a * X + b * Z) ** 2).mean(axis=1), 1.0, observed=y)
+        w = pm.Normal("w", 0, 1, shape=12)
+        pm.Normal("y", pm.math.tanh(w * X).sum(axis=1), 1.0, observed=y)
     return model
 
 

@@ -50,7 +50,7 @@ SLOW = ["preconditioned SVRG", "SGNHT on clustered batches", "EWSG on clustered 
 def test_presets_are_combinations(model, preset, given, parts):
     one = preset(model=model, batch_size=50, **given)
     other = pms.SGMCMC(model=model, batch_size=50, **parts)
-    assert_same(chain(one, START), chain(other, START))
+    assert_same(chain(one, START), chain(other, START), but=["sampler"])
 
 
 @pytest.mark.costly(cases=0)
