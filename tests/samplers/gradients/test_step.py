@@ -1076,7 +1076,7 @@ def test_errors_of_means_by_the_step_size_are_those_of_long_chains(shape):
         z += h * (shape - np.exp(z)) / shape + np.sqrt(2 * h) * root * rng.normal(size=draws)
     gradient = (shape - np.exp(z)) * root
     scores = np.array([gradient[:, None]] * 2)
-    predicted = pilots.least_mean_error(pilots.Pilot(z[:, None], scores), scores, h, 1e-3)
+    predicted = pilots.least_mean_error(pilots.DrawnGradients(z[:, None], scores), scores, h, 1e-3)
     off = abs(z.mean() - digamma(shape)) / np.sqrt(polygamma(1, shape))
     # A mean is off by .0022 sds, a tenth of the error that is looked for; four of these.
     assert 0.6 < predicted / off < 1.4

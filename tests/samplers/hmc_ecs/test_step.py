@@ -293,7 +293,8 @@ def test_a_subsample_size_that_does_not_divide_is_reported(model, caplog):
 def test_a_subsample_that_changes_in_tuning_is_reported_once(model, caplog, monkeypatch, cores):
     step = pms.HMCECS(model=model)
     monkeypatch.setattr(Tuning, "should_recentre", lambda *_: True)
-    monkeypatch.setattr(adaptation, "choose_subsample", lambda *_: (200, 20))
+    sized = adaptation.sized
+    monkeypatch.setattr(adaptation, "sized", lambda *given: (*sized(*given)[:2], 200, 20))
     for seed in (1, 2):
         caplog.clear()
         with caplog.at_level(logging.DEBUG, "pymc.stats.convergence"):
@@ -305,8 +306,7 @@ def test_a_subsample_that_changes_in_tuning_is_reported_once(model, caplog, monk
         assert len(said) == 2
         [once] = [r for r in said if r.levelno == logging.INFO]
         assert once.getMessage().startswith("HMCECS: the chain settled away from the reference")
-        assert (
-            "it draws 200 rows (33.33%; 100 before). This is no small part of" in once.getMessage()
+        assert "it draws 200 rows (33.33%; 100 before)" in once.getMessage()
         )
 
 

@@ -609,7 +609,8 @@ def test_invariance_test_finds_mistakes(mistake, target, expansions):
     elif mistake == "noise":  # and X_nc twice the size
         sampler.settings[2] = 3.0
     elif mistake == "weight":
-        sampler.temperature = 1.3
+        # Of rows in an estimate, less than their share.
+        sampler.population = sampler.population._replace(weight=N / 1.3)
     elif mistake == "slope":
         sampler.sums = sampler.sums._replace(slope=1.05 * sampler.sums.slope)
     elif mistake == "bound":
