@@ -21,6 +21,8 @@ from pymc_subsample.chain import connection as base
 from pymc_subsample.chain import form
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel, TallModelError
+from pymc_subsample.samplers.hmc_ecs import chain as hmc_ecs
+from pymc_subsample.samplers.hmc_ecs.chain import _setting as setting
 
 N_ROWS = 400
 DRAWS = 63
@@ -177,13 +179,6 @@ def _compiled(name, order):
     return model, tall, expand(tall, order), names
 
 
-class _Uncorrected(HMCECS):
-    """Without the half of the estimated variance."""
-
-    def _setting(self):
-        return 0.0
-
-
 def _posterior(name, data, seed, *, order, subsample_size, corrected, tune, thin, exact):
     """Points of value variables, rows per estimate or decision, and the noise of estimates."""
     model, tall, expansion, names = _compiled(name, order)
@@ -200,7 +195,7 @@ def _posterior(name, data, seed, *, order, subsample_size, corrected, tune, thin
         def make(size):
             if exact:
                 return ScalableMH(model=model, rng=seed, **exact)
-            return (HMCECS if corrected else _Uncorrected)(
+            return HMCECS(
                 model=model,
                 control_variate_order=order,
                 subsample_size=size,
@@ -212,17 +207,20 @@ def _posterior(name, data, seed, *, order, subsample_size, corrected, tune, thin
             step = make(subsample_size)
         except TallModelError:  # too few rows for any size; leaving these data out would bias
             step = make(N_ROWS)
-    step.setup_chain(np.random.default_rng(seed), tune=tune, draws=DRAWS)
-    point, points = tall.unravel(tall.ravel(tall.initial_point)), []
-    for _ in range(tune):
-        point, _ = step.step(point)
-    step.stop_tuning()
-    read = variance = 0.0
-    for _ in range(DRAWS):
-        point, [stats] = step.step(point)
-        points.append(point)
-        read += stats["rows_read" if exact else "subsample_size"] / DRAWS
-        variance += 0.0 if exact else stats["loglik_variance"] / DRAWS
+    # Half of the estimated variance is taken off, unless a control leaves that out.
+    whole = setting if corrected else lambda step: 0.0
+    with patch.object(hmc_ecs, "_setting", whole):
+        step.setup_chain(np.random.default_rng(seed), tune=tune, draws=DRAWS)
+        point, points = tall.unravel(tall.ravel(tall.initial_point)), []
+        for _ in range(tune):
+            point, _ = step.step(point)
+        step.stop_tuning()
+        read = variance = 0.0
+        for _ in range(DRAWS):
+            point, [stats] = step.step(point)
+            points.append(point)
+            read += stats["rows_read" if exact else "subsample_size"] / DRAWS
+            variance += 0.0 if exact else stats["loglik_variance"] / DRAWS
     return points, read, variance
 
 

@@ -307,7 +307,6 @@ def test_a_subsample_that_changes_in_tuning_is_reported_once(model, caplog, monk
         [once] = [r for r in said if r.levelno == logging.INFO]
         assert once.getMessage().startswith("HMCECS: the chain settled away from the reference")
         assert "it draws 200 rows (33.33%; 100 before)" in once.getMessage()
-        )
 
 
 def changepoint():
