@@ -253,8 +253,9 @@ class ChainStep(BlockedStep):
 
     @property
     def names(self) -> list[str]:
-        """Names of the value variables to sample."""
-        return [v.name for v in self.vars]
+        """Names of the value variables that the chain moves."""
+        moved = {v.name for v in self.sampled_model.value_vars}
+        return [v.name for v in self.vars if v.name in moved]
 
     @property
     def model(self) -> pm.Model:

@@ -1,10 +1,12 @@
 """How many nodes integrals take, and what they are off by, found by doubling their number."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import chdtri
 
+from pymc_subsample.model import TallModelError
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.modes import Modes
 from pymc_subsample.units.quadrature import nodes
@@ -24,6 +26,7 @@ _MOST_NODES = 1_000
 _FAR = 4.0
 # Of differences of gradients, which are sums over units; and what brings a point nearer.
 _STEP, _NEARER = 1e-4, 0.8
+_SMALLER = np.array([1.0, 1e-2])
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,7 @@ def _far_points(
     def at(x: np.ndarray) -> tuple[float, np.ndarray]:
         return log_posterior(functions, x, modes, few, counted)
 
-    hessian = np.array([
-        (at(theta + _STEP * e)[1] - at(theta - _STEP * e)[1]) / (2 * _STEP) for e in np.eye(size)
-    ]).reshape(size, size)  # fmt: skip
+    hessian = _hessian(functions, lambda x: at(x)[1], theta)
     level, axes = np.linalg.eigh(-(hessian + hessian.T) / 2)
     # A direction that neither rows nor the prior tell would be followed for ever.
     spread = axes / np.sqrt(np.maximum(level, 1.0 / _FAR**2))
@@ -103,6 +104,28 @@ def _far_points(
             shift *= _NEARER
         found.append(theta + shift)
     return found
+
+
+def _hessian(
+    functions: UnitFunctions, gradient: Callable[[np.ndarray], np.ndarray], at: np.ndarray
+) -> np.ndarray:
+    """Differentiate a gradient by steps that are smaller where a larger one overflows."""
+    columns = []
+    for e in np.eye(len(at)):
+        for step in _STEP * _SMALLER:
+            columns.append((gradient(at + step * e) - gradient(at - step * e)) / (2 * step))
+            if np.all(np.isfinite(columns[-1])):
+                break
+            columns.pop()
+        else:
+            names = " and ".join(map(repr, functions.graphs.grouping.names))
+            point = dict(zip(functions.values, functions.split(at), strict=True))
+            raise TallModelError(
+                f"The log posterior without {names} has no finite gradient beside the point from "
+                f"which integrals are measured, {point}."
+                " Give integrate=False, or initial values at which the model is finite."
+            )
+    return np.array(columns).reshape(len(at), len(at))
 
 
 def error_at(

@@ -371,3 +371,29 @@ def test_a_scale_near_zero_is_told_from_a_mode_that_coarse_integrals_make(caplog
     for name, x in {"mu": mu, "tau": tau}.items():
         mean = (posterior * x).sum()
         assert_moments(run.posterior[name], mean, np.sqrt((posterior * (x - mean) ** 2).sum()))
+
+
+@pytest.mark.slow
+def test_effects_of_another_grouping_stay_and_have_coordinates():
+    """Those of eight films beside three hundred users, which are integrated out."""
+    user, film = unit, np.arange(len(unit)) % 8
+    with pm.Model() as crossed:
+        u = pm.Normal("u", 0, pm.HalfNormal("su"), shape=UNITS)
+        f = pm.Normal("f", 0, pm.HalfNormal("sf"), shape=8)
+        pm.Normal("y", pm.Normal("a") + u[user] + f[film], 1.0, observed=outcome)
+    made = pms.HMCECS(model=crossed)
+    assert made.units.names == ["u"]
+    assert set(made.names) == {"a", "f", "su_log__", "sf_log__"}
+    assert {v.name for v in made.vars} == {*made.names, "u"}
+
+
+@pytest.mark.costly
+def test_probabilities_that_are_clipped_far_out_are_read_as_they_are():
+    """Where a slope of a year moves by a tenth they are clipped in the model's own graph."""
+    year = np.tile([2019.0, 2023.0], UNITS)
+    with pm.Model() as panel:
+        z = pm.Normal("z", 0, 1, shape=UNITS)
+        eta = pm.Normal("a") + pm.Normal("b", 0, 0.01) * year + z[unit]
+        p = pm.math.clip(pm.math.invlogit(eta), 1e-16, 1 - 1e-16)
+        pm.Bernoulli("y", p=p, observed=outcome > 0)
+    assert pms.marginalize(panel) is not None
