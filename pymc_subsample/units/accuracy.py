@@ -8,7 +8,7 @@ from scipy.special import chdtri
 
 from pymc_subsample.model import TallModelError
 from pymc_subsample.units.functions import UnitFunctions
-from pymc_subsample.units.modes import Modes
+from pymc_subsample.units.modes import Modes, find_modes
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reference import few_nodes, integrals, log_posterior, sampled, searched
 
@@ -87,7 +87,7 @@ def _far_points(
     size, few = len(theta), few_nodes(functions)
 
     def at(x: np.ndarray) -> tuple[float, np.ndarray]:
-        return log_posterior(functions, x, modes, few, counted)
+        return log_posterior(functions, x, find_modes(functions, x, modes.m), few, counted)
 
     hessian = _hessian(functions, lambda x: at(x)[1], theta)
     level, axes = np.linalg.eigh(-(hessian + hessian.T) / 2)

@@ -52,8 +52,8 @@ def log_posterior(
 def find_reference(functions: UnitFunctions, rng: np.random.Generator) -> np.ndarray:
     """Return about the mode of the shared variables' posterior, given some of the units.
 
-    Nodes are placed, theta moves by a few steps of a quasi-Newton method with nodes that stay, and
-    what it has gained is judged with nodes that are placed anew.
+    By a quasi-Newton method, with nodes that are placed anew at every point: the integrals over
+    units that are known far better than theta moves would end where nodes that stay do.
     """
     some, counted = sampled(functions, searched(functions), rng)
     few = few_nodes(functions)
@@ -83,7 +83,8 @@ def _moved(
 ) -> np.ndarray:
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
         with np.errstate(all="ignore"):
-            value, slope = log_posterior(functions, x, modes, few, counted)
+            there = find_modes(functions, x, modes.m)
+            value, slope = log_posterior(functions, x, there, few, counted)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
             return 1e300, np.zeros_like(x)
         return -value, -slope

@@ -443,3 +443,14 @@ def test_nuts_on_the_marginal_model_has_the_posterior_of_the_model():
     assert effect.std(("chain", "draw")).to_numpy() == pytest.approx(
         other.std(("chain", "draw")).to_numpy(), rel=0.1
     )
+
+
+@pytest.mark.costly
+def test_units_that_are_known_far_better_than_their_distribution_are_refused():
+    """Nodes that stay while mu moves by its posterior sd would leave such a unit's likelihood."""
+    outcome = np.random.default_rng(1).normal(size=400)
+    with pm.Model() as precise:
+        z = pm.Normal("z", pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 2), shape=400)
+        pm.Normal("y", z[np.arange(400)], 0.003, observed=outcome)
+    with pytest.raises(pms.TallModelError, match=r"off by .* at the edge of the posterior"):
+        pms.marginalize(precise, "z")
