@@ -26,7 +26,6 @@ _MOST_NODES = 1_000
 _FAR = 4.0
 # Of differences of gradients, which are sums over units; and what brings a point nearer.
 _STEP, _NEARER = 1e-4, 0.8
-_SMALLER = np.array([1.0, 1e-2])
 
 
 @dataclass(frozen=True)
@@ -109,23 +108,20 @@ def _far_points(
 def _hessian(
     functions: UnitFunctions, gradient: Callable[[np.ndarray], np.ndarray], at: np.ndarray
 ) -> np.ndarray:
-    """Differentiate a gradient by steps that are smaller where a larger one overflows."""
-    columns = []
-    for e in np.eye(len(at)):
-        for step in _STEP * _SMALLER:
-            columns.append((gradient(at + step * e) - gradient(at - step * e)) / (2 * step))
-            if np.all(np.isfinite(columns[-1])):
-                break
-            columns.pop()
-        else:
-            names = " and ".join(map(repr, functions.graphs.grouping.names))
-            point = dict(zip(functions.values, functions.split(at), strict=True))
-            raise TallModelError(
-                f"The log posterior without {names} has no finite gradient beside the point from "
-                f"which integrals are measured, {point}."
-                " Give integrate=False, or initial values at which the model is finite."
-            )
-    return np.array(columns).reshape(len(at), len(at))
+    """Differentiate a gradient; refuse a point beside which it is not finite."""
+    lines = [
+        (gradient(at + _STEP * e) - gradient(at - _STEP * e)) / (2 * _STEP) for e in np.eye(len(at))
+    ]
+    hessian = np.array(lines).reshape(len(at), len(at))
+    if not np.all(np.isfinite(hessian)):
+        names = " and ".join(map(repr, functions.graphs.grouping.names))
+        point = dict(zip(functions.values, functions.split(at), strict=True))
+        raise TallModelError(
+            f"The log posterior without {names} has no finite gradient beside the point from "
+            f"which integrals are measured, {point}. Give integrate=False, or initial values at "
+            "which the model is finite."
+        )
+    return hessian
 
 
 def error_at(

@@ -454,3 +454,14 @@ def test_units_that_are_known_far_better_than_their_distribution_are_refused():
         pm.Normal("y", z[np.arange(400)], 0.003, observed=outcome)
     with pytest.raises(pms.TallModelError, match=r"off by .* at the edge of the posterior"):
         pms.marginalize(precise, "z")
+
+
+@pytest.mark.costly
+def test_rates_that_overflow_where_the_search_starts_are_refused_by_name():
+    """With a scale of thousands, as a wide prior's start, on the scale of logarithms."""
+    with pm.Model() as wide:
+        z = pm.Normal("z", 0, 1, shape=200)
+        rate = pm.math.exp(pm.Normal("mu") + pm.HalfNormal("tau", 5_000) * z[np.arange(200)])
+        pm.Poisson("y", rate, observed=np.arange(200) % 5)
+    with pytest.raises(pms.TallModelError, match=r"'z' has no finite gradient beside .*'tau'"):
+        pms.marginalize(wide, "z")
