@@ -15,7 +15,7 @@ def chosen(reading: Reading, integrate: str | Sequence[str]) -> Grouping:
     """Return the grouping whose variables are integrated out."""
     groupings, reasons = find_groupings(reading)
     if integrate == "auto":
-        return _cheapest(groupings, reasons)
+        return _cheapest(reading, groupings, reasons)
     names = [integrate] if isinstance(integrate, str) else list(integrate)
     found: list[Grouping] = []
     for name in names:
@@ -38,17 +38,36 @@ def chosen(reading: Reading, integrate: str | Sequence[str]) -> Grouping:
         )
     [grouping] = found
     left = [n for n in grouping.names if n not in names]
-    return grouping if not left else _of(grouping, names)
+    grouping = grouping if not left else _of(grouping, names)
+    if _holds_all(reading, grouping):
+        raise _none_is_left(grouping)
+    return grouping
 
 
 def _of(grouping: Grouping, names: Sequence[str]) -> Grouping:
     return replace(grouping, names=[n for n in grouping.names if n in names])
 
 
-def _cheapest(groupings: Sequence[Grouping], reasons: Mapping[str, str]) -> Grouping:
-    paying = paying_one(groupings)
+def _holds_all(reading: Reading, grouping: Grouping) -> bool:
+    return len(grouping.names) == len(reading.values)
+
+
+def _none_is_left(grouping: Grouping) -> TallModelError:
+    return TallModelError(
+        f"{' and '.join(map(repr, grouping.names))} are all free variables of the model: with them "
+        "integrated out none is left to sample. Give integrate=False, or use pm.NUTS: what belongs "
+        "to one level is independent of the others."
+    )
+
+
+def _cheapest(
+    reading: Reading, groupings: Sequence[Grouping], reasons: Mapping[str, str]
+) -> Grouping:
+    paying = paying_one(reading, groupings)
     if paying is not None:
         return paying
+    if all_of_them := [g for g in groupings if _holds_all(reading, g)]:
+        raise _none_is_left(all_of_them[0])
     if groupings:
         raise TallModelError(
             f"No variable is integrated out: {'; '.join(g.described for g in groupings)} have so "
@@ -59,9 +78,12 @@ def _cheapest(groupings: Sequence[Grouping], reasons: Mapping[str, str]) -> Grou
     raise TallModelError(f"The model has no local variables: {said}.")
 
 
-def paying_one(groupings: Sequence[Grouping]) -> Grouping | None:
-    """Return the one grouping for which integrals cost less than parameters, if there is one."""
-    paying = [g for g in groupings if g.pays]
+def paying_one(reading: Reading, groupings: Sequence[Grouping]) -> Grouping | None:
+    """Return the one grouping for which integrals cost less than parameters, if there is one.
+
+    Where it holds all variables, none would be left to sample.
+    """
+    paying = [g for g in groupings if g.pays and not _holds_all(reading, g)]
     if len(paying) > 1:
         raise TallModelError(
             f"Variables of several groupings have many levels of few rows: "

@@ -145,5 +145,5 @@ def _automatic(model: pm.Model) -> tuple[Reading, Grouping] | None:
         groupings, _ = find_groupings(reading)
     except TallModelError:  # of which the step itself has more to say
         return None
-    found = paying_one(groupings)
+    found = paying_one(reading, groupings)
     return None if found is None else (reading, found)

@@ -595,7 +595,7 @@ def test_a_fit_of_bambis_is_updated_from_the_one_before(searches, caplog):
     dropped["posterior"] = before["posterior"].to_dataset().drop_vars("1|g_offset")
     said = r"'1\|g_offset'.*omit_offsets=False.*center_predictors=False"
     with pytest.raises(ValueError, match=rf"no draws of {said}"):
-        pms.HMCECS(model=step._model, reference=dropped)
+        pms.HMCECS(model=step.model, reference=dropped)
     for function in (pms.loo, pms.audit):
         with pytest.raises(ValueError, match=rf"lacks {said}"):
-            function(dropped, model=step._model)
+            function(dropped, model=step.model)

@@ -128,7 +128,7 @@ def test_many_effects_move_by_their_sparse_precision(many_effects):
     """Means and sds within 5 standard errors of 330 effective draws, of 1,000."""
     model, mean, sd = many_effects
     with model:
-        step = pms.HMCECS(rng=1)
+        step = pms.HMCECS(integrate=False, rng=1)
         assert kind(step.tuning.factor) is Kind.SPARSE
         idata = pm.sample(
             step=step, chains=1, tune=200, draws=1_000, random_seed=1, progressbar=False,
@@ -178,7 +178,7 @@ def test_a_covariance_that_cannot_be_factored_is_not_formed():
 @pytest.mark.costly(cases=0)
 def test_a_noisy_chain_takes_more_rows(many_effects, monkeypatch):
     model, _, _ = many_effects
-    step = pms.HMCECS(model=model, rng=1)
+    step = pms.HMCECS(model=model, integrate=False, rng=1)
     monkeypatch.setattr(Tuning, "noise", lambda _: 1.5)
     monkeypatch.setattr(Tuning, "should_recentre", lambda *_: False)
     step.setup_chain(np.random.default_rng(1), tune=200, draws=10)
@@ -189,7 +189,7 @@ def test_a_noisy_chain_takes_more_rows(many_effects, monkeypatch):
     assert sorted(set(sizes)) == [100, 200, 400, 800]
     assert step.subsample.rows.shape[1] == 800
     for given in ({"subsample_size": 100}, {"reference": {"a": np.zeros(600), "b": np.zeros(15)}}):
-        assert not pms.HMCECS(model=model, rng=1, **given).may_resize
+        assert not pms.HMCECS(model=model, integrate=False, rng=1, **given).may_resize
 
 
 @pytest.mark.costly(cases=1)
@@ -200,7 +200,7 @@ def test_the_subsample_covers_draws_where_the_estimate_was_noisiest(distance):
     with pm.Model() as model:
         b = pm.Normal("b", 0, 1, shape=3)
         pm.Poisson("y", pm.math.exp(X @ b), observed=rng.poisson(np.exp(0.1 * X.sum(axis=1))))
-    step = pms.HMCECS(model=model, rng=1)
+    step = pms.HMCECS(model=model, integrate=False, rng=1)
     step.setup_chain(np.random.default_rng(1), tune=200, draws=10)
     rng, before = np.random.default_rng(2), step.subsample_size
     tuning = step.tuning
@@ -225,7 +225,7 @@ def test_the_subsample_covers_draws_where_the_estimate_was_noisiest(distance):
 @pytest.mark.parametrize("n_blocks", [25, 200])
 def test_more_rows_are_a_multiple_of_given_blocks(many_effects, n_blocks):
     model, _, _ = many_effects
-    step = pms.HMCECS(model=model, rng=1, n_blocks=n_blocks)
+    step = pms.HMCECS(model=model, integrate=False, rng=1, n_blocks=n_blocks)
     step.setup_chain(np.random.default_rng(1), tune=200, draws=10)
     point, before = model.initial_point(), step.subsample_size
     adaptation.enlarge(step, 1.3 / 0.75)
@@ -241,7 +241,7 @@ def test_more_rows_are_a_multiple_of_given_blocks(many_effects, n_blocks):
 @pytest.mark.costly(cases=0)
 def test_state_with_a_sparse_factor_round_trips(many_effects):
     model, _, _ = many_effects
-    first, second = (pms.HMCECS(model=model, rng=seed) for seed in (1, 2))
+    first, second = (pms.HMCECS(model=model, integrate=False, rng=seed) for seed in (1, 2))
     for step in (first, second):
         step.setup_chain(np.random.default_rng(3), tune=10, draws=10)
     point, _ = first.step(model.initial_point())
@@ -255,9 +255,9 @@ def test_state_with_a_sparse_factor_round_trips(many_effects):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda model: pms.PSGLD(model=model, rng=1),
-        lambda model: pms.SGHMC(model=model, rng=1),
-        lambda model: pms.MinibatchBarkerMH(model=model, rng=1),
+        lambda model: pms.PSGLD(model=model, integrate=False, rng=1),
+        lambda model: pms.SGHMC(model=model, integrate=False, rng=1),
+        lambda model: pms.MinibatchBarkerMH(model=model, integrate=False, rng=1),
         lambda model: pms.HMCECS(model=model, rng=1, vars=[model["a"]]),
     ],
     ids=["PSGLD", "SGHMC", "Barker", "some variables"],

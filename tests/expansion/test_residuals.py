@@ -138,7 +138,7 @@ def test_state_with_rows_that_are_always_read_round_trips(step):
 def test_reference_moves_with_rows_that_are_always_read():
     step = pms.HMCECS(model=skewed(), rng=1)
     step.setup_chain(np.random.default_rng(3), tune=10, draws=10)
-    point = step._model.initial_point()
+    point = step.model.initial_point()
     for _ in range(3):
         point, _ = step.step(point)
     step.tuning._fold()

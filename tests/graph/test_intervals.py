@@ -214,7 +214,7 @@ def test_models_without_few_predictors_have_no_local_bound(expansion, tall_model
 
 def run(step, draws, tune=0, seed=1):
     step.setup_chain(np.random.default_rng(seed), tune, draws)
-    point, stats = step._model.initial_point(), []
+    point, stats = step.model.initial_point(), []
     for d in range(draws + tune):
         if d == tune:
             step.stop_tuning()

@@ -18,6 +18,7 @@ from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reading import read, standardised
 from pymc_subsample.units.reference import find_reference, start_of
+from pymc_subsample.units.sampled import units_of
 from pymc_subsample.units.verification import check_joint
 
 
@@ -85,6 +86,16 @@ def test_two_groupings_of_many_levels_are_refused_with_numbers():
         pms.marginalize(model)
     with pytest.raises(pms.TallModelError, match="belong to 2 groupings"):
         pms.marginalize(model, ["user", "film"])
+
+
+def test_a_model_of_local_variables_alone_is_sampled_as_it_is():
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=500)
+        pm.Normal("y", b[np.repeat(np.arange(500), 2)], 1.0, observed=np.zeros(1_000))
+    assert units_of(model, "auto", "HMCECS") is None
+    for integrate in (["b"], "auto"):
+        with pytest.raises(pms.TallModelError, match="none is left to sample"):
+            pms.marginalize(model, integrate)
 
 
 def test_few_levels_are_left_and_that_is_said():

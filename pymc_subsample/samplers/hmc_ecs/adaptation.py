@@ -44,7 +44,7 @@ def adapt(step: "HMCECS", theta: np.ndarray, info: dict[str, float]) -> Notice |
     always = len(step.subsample.always)
     tuning.add(
         theta, info["acceptance_rate"], info["loglik_variance"], info["diverging"],
-        info["crossed"] > 0 and info["n_steps"] > 1,
+        info["crossed"] > 0 and info["n_steps"] > step.transitions_per_draw,
     )  # fmt: skip
     step.pace.add(info["n_steps"])
     if not tuning.due():

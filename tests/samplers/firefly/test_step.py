@@ -446,8 +446,8 @@ def test_parameters_and_lights_have_their_joint_distribution(brightness, mistake
     rng = step.row_rng = np.random.default_rng(3)
     points = np.array([[2.0, 1.0], [0.0, 0.3], [0.4, -0.5]])
     d = np.array([excesses(step, p) for p in points])
-    with step._model:
-        logp = step._model.compile_logp()
+    with step.model:
+        logp = step.model.compile_logp()
     full = np.array([logp({"a": a, "b": b}) for a, b in points])
     marginal = np.exp(full - full.max())
     marginal /= marginal.sum()

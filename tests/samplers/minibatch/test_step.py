@@ -429,7 +429,7 @@ def special(control_variate_order):
 @pytest.mark.costly
 def test_models_without_gradient_need_no_control_variates():
     step = special(None)
-    draws, _ = chain(step, step._model.initial_point())
+    draws, _ = chain(step, step.model.initial_point())
     assert np.unique(draws).size > 3
 
 
