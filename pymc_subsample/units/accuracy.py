@@ -1,7 +1,11 @@
-"""How many nodes integrals take, and what they are off by, found by doubling their number."""
+"""How many nodes integrals take, whether these move, and what integrals are off by.
+
+That is what twice as many nodes change that are placed anew, around the units' modes.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from scipy.special import chdtri
@@ -9,6 +13,7 @@ from scipy.special import chdtri
 from pymc_subsample.model import TallModelError
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.modes import Modes, find_modes
+from pymc_subsample.units.moving import moved
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reference import few_nodes, integrals, log_posterior, sampled, searched
 
@@ -23,6 +28,10 @@ TOLERABLE = 0.1
 _ERROR = TOLERABLE / 10
 # Beyond so many nodes in all none are added.
 _MOST_NODES = 1_000
+# Newton's steps by which nodes may move with theta: one is exact in linear mixed models, and each
+# squares what is left of the distance. They are taken if they cost less than this share of nodes
+# that stay, since their derivatives have to be compiled too.
+_STEPS_TRIED, _WORTH = (0, 1, 2, 3), 0.5
 _FAR = 4.0
 # Of differences of gradients, which are sums over units; and what brings a point nearer.
 _STEP, _NEARER = 1e-4, 0.8
@@ -30,9 +39,10 @@ _STEP, _NEARER = 1e-4, 0.8
 
 @dataclass(frozen=True)
 class Integral:
-    """Nodes for the integrals of units, their number by what a larger one would change."""
+    """Nodes for the integrals of units."""
 
     per_dimension: int
+    steps: int  # Newton's, by which nodes move with the shared variables.
     error: float  # Of differences of the log posterior at far points.
     worst: int  # Level with the largest part of it.
 
@@ -43,36 +53,67 @@ class Marginal:
 
     functions: UnitFunctions
     reference: np.ndarray  # Values of shared variables.
-    modes: Modes
+    modes: Modes  # At the reference.
     integral: Integral
+
+    def modes_at(
+        self, functions: UnitFunctions, theta: np.ndarray, units: np.ndarray | None = None
+    ) -> Modes:
+        """Return where nodes are at theta, of some units, those of `functions`."""
+        own = self.modes if units is None else self.modes.of(units)
+        return moved(functions, theta, own, self.integral.steps)
 
 
 def choose_nodes(
-    functions: UnitFunctions, theta: np.ndarray, modes: Modes, rng: np.random.Generator
+    functions: UnitFunctions,
+    theta: np.ndarray,
+    modes: Modes,
+    rng: np.random.Generator,
+    per_dimension: int | None = None,
 ) -> Integral:
-    """Return the smallest number of nodes that is accurate, or the largest that is tried."""
+    """Return the cheapest nodes that are accurate, or the most accurate that are tried.
+
+    Given `per_dimension`, of so many.
+    """
     some, counted = sampled(functions, searched(functions), rng)
     own = modes.of(np.searchsorted(functions.levels, some.levels))
     points = [theta, *_far_points(some, theta, own, counted, rng)]
     few, counted = sampled(functions, _MEASURED, rng, modes)
     own = modes.of(np.searchsorted(functions.levels, few.levels))
 
-    def differences(per_dimension: int) -> np.ndarray:
-        found = np.array([integrals(few, x, own, per_dimension)[0] for x in points])
-        return found[1:] - found[0]
+    placed = [find_modes(few, x, own.m) for x in points]
 
-    result = None
-    for per_dimension in _LADDER:
-        if result is not None and len(nodes(few.graphs.size, per_dimension)[0]) > _MOST_NODES:
-            break
-        each = differences(per_dimension) - differences(2 * per_dimension)
-        error = float(np.max(np.abs(each @ counted), initial=0.0))
-        worst = int(few.levels[np.argmax(np.abs(each).max(axis=0))])
-        result = Integral(per_dimension, error, worst)
-        if error < _ERROR:
-            break
+    def differences(modes: list[Modes], n: int) -> np.ndarray:
+        found = [integrals(few, x, m, n)[0] for x, m in zip(points, modes, strict=True)]
+        return np.array(found[1:]) - found[0]
+
+    exact = cache(lambda n: differences(placed, 2 * n))
+    result, least = None, np.inf
+    for steps in _STEPS_TRIED:
+        at = [moved(few, x, own, steps) for x in points]
+        for n in _LADDER if per_dimension is None else (per_dimension,):
+            cost = _cost(few.graphs.size, n, steps)
+            many = n > _LADDER[0] and len(nodes(few.graphs.size, n)[0]) > _MOST_NODES
+            if many or cost >= least:
+                break
+            each = differences(at, n) - exact(n)
+            each = np.where(np.isnan(each), np.inf, each)
+            error = float(np.max(np.abs(each @ counted), initial=0.0))
+            worst = int(few.levels[np.argmax(np.abs(each).max(axis=0))])
+            # Where nodes that move are inaccurate, their derivatives are not those of their sum.
+            serves = steps == 0 or error <= TOLERABLE
+            if result is None or (serves and error < max(_ERROR, result.error)):
+                result = Integral(n, steps, error, worst)
+            if error < _ERROR:
+                least = _WORTH * cost
+                break
     assert result is not None
     return result
+
+
+def _cost(size: int, per_dimension: int, steps: int) -> int:
+    """Return how often rows are evaluated: at nodes, and for derivatives at modes."""
+    return len(nodes(size, per_dimension)[0]) + steps * (size + size * (size + 1) // 2)
 
 
 def _far_points(
@@ -127,18 +168,17 @@ def _hessian(
 def error_at(
     marginal: Marginal, functions: UnitFunctions, points: np.ndarray, rng: np.random.Generator
 ) -> float:
-    """Return by how much doubling nodes moves differences of the log posterior between points.
+    """Return what integrals are off by in differences of the log posterior between points.
 
     `functions` take points as they are given, for any units.
     """
     own = functions.of(marginal.functions.levels)
     few, counted = sampled(own, _MEASURED, rng, marginal.modes)
-    modes = marginal.modes.of(np.searchsorted(own.levels, few.levels))
+    units, n = np.searchsorted(own.levels, few.levels), marginal.integral.per_dimension
     off = []
     for theta in points:
-        once, twice = (
-            integrals(few, theta, modes, times * marginal.integral.per_dimension)[0]
-            for times in (1, 2)
-        )
-        off.append(float(counted @ (once - twice)))
+        modes = marginal.modes_at(few, theta, units)
+        anew = find_modes(few, theta, modes.m)
+        once, exact = integrals(few, theta, modes, n)[0], integrals(few, theta, anew, 2 * n)[0]
+        off.append(float(counted @ (once - exact)))
     return float(np.max(np.abs(np.array(off) - np.median(off)), initial=0.0))

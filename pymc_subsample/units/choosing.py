@@ -1,6 +1,6 @@
 """Which variables are integrated out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pymc as pm
@@ -92,6 +92,13 @@ def paying_one(reading: Reading, groupings: Sequence[Grouping]) -> Grouping | No
             "integrate= and sample all rows, or leave a grouping out."
         )
     return paying[0] if paying else None
+
+
+def would_pay(reading: Reading, names: Iterable[str]) -> list[str]:
+    """Return those variables, of some, that are as long as those of many levels of few rows."""
+    rows = max((max(term.shape, default=1) for term in reading.terms), default=1)
+    lengths = {name: max(reading.values[name].type.shape, default=1) for name in names}
+    return [name for name, n in lengths.items() if pays(n, max(1.0, rows / n))]
 
 
 def may_pay(model: pm.Model) -> bool:

@@ -16,7 +16,7 @@ from pymc_subsample.graph.concrete import depends_on, evaluate, index_entries
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.errors import CoupledRows, op_name
 from pymc_subsample.model.trace import RowTrace
-from pymc_subsample.units.reading import Reading
+from pymc_subsample.units.reading import Reading, standardised
 
 # Beside that of an element of a few hundred rows, an integral costs as many times as many rows as a
 # level has. As parameters, G levels of r rows want G**2 / r random rows per draw, since what
@@ -76,7 +76,11 @@ def pays(levels: int, rows_per_level: float) -> bool:
 
 
 def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
-    """Return groupings, and of all other free variables why they are not local."""
+    """Return groupings, and of all other free variables why they are not local.
+
+    Rows read what enters the location and the scale of a variable where they read that.
+    """
+    reading = standardised(reading, list(reading.forms))
     reasons: dict[str, str] = {}
     uses: dict[str, list[Use]] = {}
     for name, value in reading.values.items():

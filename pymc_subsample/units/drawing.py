@@ -5,6 +5,7 @@ from scipy.special import gammaln
 
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.modes import Modes
+from pymc_subsample.units.moving import moved
 from pymc_subsample.units.quadrature import nodes
 
 # Proposals are Student-t with so many degrees of freedom, whose tails are heavier than those of
@@ -18,6 +19,8 @@ _LOOKED, _CANDIDATES = {1: 25, 2: 11}, {1: 9, 2: 25}
 _FINER = {1: 45, 2: 15}
 _IN_MORE, _CANDIDATES_IN_MORE, _MOST_NODES = 7, 40, 512
 _BETWEEN = 0.1
+# Beyond, the exponential is not finite.
+_LARGEST = 700.0
 # What draws of a unit may be off by, as a share of probability.
 EXCESS = 0.01
 # Proposals at first, for those units that accepted none later on, and until a unit is given up.
@@ -25,20 +28,26 @@ _FIRST, _AT_A_TIME, _MOST = 2, 8, 4_096
 
 
 class Drawer:
-    """Draws of units' variables, whose proposals stay where they are.
+    """Draws of units' variables, whose proposals stay where they are, or move as nodes do.
 
     A proposal is accepted with a probability of its density over the largest one, relative to what
     it was proposed with: draws are independent and exact if that bound holds. It is the largest at
     some nodes and among earlier proposals (Caffo, Booth and Davis, 2002), and `excess` is the share
     of probability by which proposals went beyond: what draws may be off by.
 
-    `at` are functions of the same units and the theta at which modes were found.
+    `at` are functions of the same units and the theta at which modes were found, and `steps` those
+    of Newton's by which they move.
     """
 
     def __init__(
-        self, functions: UnitFunctions, modes: Modes, at: tuple[UnitFunctions, np.ndarray]
+        self,
+        functions: UnitFunctions,
+        modes: Modes,
+        at: tuple[UnitFunctions, np.ndarray],
+        steps: int,
     ) -> None:
-        self._functions, self._modes = functions, modes
+        self._functions, self._at_reference, self._steps = functions, modes, steps
+        self._modes = modes
         units, size = modes.m.shape
         nu, finer = (
             _WIDER * nodes(size, per_dimension.get(size, _IN_MORE))[0][:_MOST_NODES]
@@ -65,13 +74,14 @@ class Drawer:
         """Return a draw for each unit, shape (units, size); NaN where none was accepted."""
         units, size = self._modes.m.shape
         result, left = np.full((units, size), np.nan), np.arange(units)
+        self._modes = moved(self._functions, theta, self._at_reference, self._steps)
         bound = self._bound(theta)
         functions, times, tried = self._at_first, _FIRST, 0
         while len(left) and tried < _MOST:
             nu = _student(rng, (times, len(left), size))
             ratios, u = self._log_ratios(functions, theta, nu, left)
             over = ratios - bound[left]
-            self.beyond[left] += np.maximum(np.exp(over) - 1.0, 0.0).sum(axis=0)
+            self.beyond[left] += np.expm1(np.clip(over, 0.0, _LARGEST)).sum(axis=0)
             self.within[left] += np.exp(np.minimum(over, 0.0)).sum(axis=0)
             accepted = np.log(rng.random(ratios.shape)) < over
             some, first = accepted.any(axis=0), np.argmax(accepted, axis=0)

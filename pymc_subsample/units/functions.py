@@ -1,7 +1,7 @@
 """Log densities of all units at once, with derivatives, by NumPy: nothing is compiled."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -167,34 +167,56 @@ class _PartFunctions:
         shared = list(values.values())
         self.local = list(part.local.values())
         local = list(part.local)
-        places = graphs.places
-        self.elements = [i for n in self.local for i in range(places[n].start, places[n].stop)]
+        self.elements = elements(graphs, self.local)
         inputs = [*shared, *part.columns, *local]
         self.log_density = numpy_function(inputs, [output])
         weights = pt.vector("weights")
         # Where the prior has no shared variables, its gradient is zero.
         slopes = _gradients((weights * output).sum(), shared)
         self.slope = numpy_function([weights, *inputs], slopes)
-        self._inputs, self._output, self._rows = inputs, output, local
-        self._own = [graphs.grouping.own[n] for n in self.local]
+        self._inputs, self._graphs = inputs, graphs
+        self._part = replace(part, output=output)
 
     @cached_property
     def derivatives(self) -> NumpyFunction:
         """Log densities, and derivatives in the row's local variables: (n, a) and (n, a, a)."""
-        if not self._rows:
-            return numpy_function(self._inputs, [self._output])
-        slope = self._flat(pt.grad(self._output.sum(), self._rows))
-        each = [
-            self._flat(_gradients(slope[:, a].sum(), self._rows)) for a in range(len(self.elements))
-        ]
-        return numpy_function(self._inputs, [self._output, slope, pt.stack(each, axis=1)])
+        output = self._part.output
+        if not self.local:
+            return numpy_function(self._inputs, [output])
+        _, slopes, curvatures = row_derivatives(self._graphs, self._part)
+        each = [pt.stack(row, axis=1) for row in curvatures]
+        return numpy_function(
+            self._inputs, [output, pt.stack(slopes, axis=1), pt.stack(each, axis=1)]
+        )
 
-    def _flat(self, parts: Sequence[Variable]) -> Variable:
-        rows = [
-            pt.moveaxis(g, own, 0).reshape((g.shape[own], -1))
-            for g, own in zip(parts, self._own, strict=True)
-        ]
-        return pt.concatenate(rows, axis=1)
+
+def elements(graphs: UnitGraphs, names: Iterable[str]) -> list[int]:
+    """Return where elements of some variables are among those of a level."""
+    places = graphs.places
+    return [i for n in names for i in range(places[n].start, places[n].stop)]
+
+
+def row_derivatives(
+    graphs: UnitGraphs, part: RowGraph
+) -> tuple[list[int], list[Variable], list[list[Variable]]]:
+    """Return derivatives of rows in their own local variables, as vectors, and which these are.
+
+    Rows are independent, so that the gradient of their sum has that of each.
+    """
+    local = list(part.local)
+    names = list(part.local.values())
+    slopes = _each(graphs, names, _gradients(part.output.sum(), local))
+    curvatures = [_each(graphs, names, _gradients(slope.sum(), local)) for slope in slopes]
+    return elements(graphs, names), slopes, curvatures
+
+
+def _each(graphs: UnitGraphs, names: Sequence[str], slopes: Sequence[Variable]) -> list[Variable]:
+    """Take gradients of some variables apart by elements of a level."""
+    found = []
+    for name, slope in zip(names, slopes, strict=True):
+        rows_first = pt.moveaxis(slope, graphs.grouping.own[name], 0)
+        found += [rows_first[(slice(None), *i)] for i in np.ndindex(graphs.shapes[name])]
+    return found
 
 
 def by_level(graphs: UnitGraphs, name: str, u: np.ndarray) -> np.ndarray:
@@ -206,7 +228,7 @@ def by_level(graphs: UnitGraphs, name: str, u: np.ndarray) -> np.ndarray:
 def _gradients(total: Variable, inputs: Sequence[Variable]) -> list[Variable]:
     above = set(ancestors([total]))
     known = [v for v in inputs if v in above]
-    slopes = iter(pt.grad(total, known) if known else [])
+    slopes = iter(pt.grad(total, known, disconnected_inputs="ignore") if known else [])
     return [next(slopes) if v in above else pt.zeros_like(v) for v in inputs]
 
 

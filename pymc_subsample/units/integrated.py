@@ -1,6 +1,8 @@
 """A model without its local variables: the log-likelihoods of units in their place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pymc as pm
@@ -8,6 +10,7 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.logprob.utils import CheckParameterValue
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
+from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
@@ -15,9 +18,10 @@ from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.graph.concrete import numpy_function, rebuild
 from pymc_subsample.units.accuracy import Marginal
-from pymc_subsample.units.functions import UnitFunctions
-from pymc_subsample.units.graphs import UnitGraphs
+from pymc_subsample.units.functions import UnitFunctions, row_derivatives
+from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.layout import Table, places, tables
+from pymc_subsample.units.moving import newton
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.vectorised import broadcasts, vectorised
@@ -89,50 +93,104 @@ def _tensor(variable: Variable) -> Variable:
     return variable.values if isinstance(variable.type, XTensorType) else variable
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a graph as a table has them: (units, 1, length) in front of other axes."""
+
+    part: RowGraph
+    columns: dict[Variable, Variable]
+    length: int
+    counts: Variable | None  # Which of them count, if not all do.
+
+    def summed(self, graph: Variable, local: Mapping[Variable, Variable]) -> Variable:
+        """Add up a function of a row over the rows of each unit, (units, nodes)."""
+        found = vectorised(graph, {**self.columns, **local})
+        if self.counts is not None:
+            found = pt.switch(self.counts, found, 0.0)
+        return found.sum(axis=2)
+
+
 def log_likelihood(marginal: Marginal, table: Table, name: str) -> Variable:
     """Return the log-likelihood of each unit of a table."""
-    functions, modes = marginal.functions, marginal.modes
-    graphs = functions.graphs
+    functions, graphs = marginal.functions, marginal.functions.graphs
     points, log_weights = nodes(graphs.size, marginal.integral.per_dimension)
-
-    def data(what: str, value: np.ndarray) -> Variable:
-        return pytensor.shared(value, name=f"{name}, {what}", shape=value.shape)
-
-    m, S = modes.m[table.units], modes.S[table.units]
+    data = partial(_data, name)
+    parts = list(_rows(functions, table, data))
+    m, S, volume = _placed(marginal, table, parts, data)
     u = []
     for i in range(graphs.size):
-        node = data(f"mode{i}", m[:, i])[:, None]
+        node = m[i]
         for j in range(graphs.size):
-            node = node + data(f"spread{i}_{j}", S[:, i, j])[:, None] * points[None, :, j]
+            node = node + S[i][j] * points[None, :, j]
         u.append(node)
-    volume = data("volume", modes.log_volume[table.units])
-    total = volume[:, None] + log_weights[None, :]
-    for t, (part, rows) in enumerate(
-        zip([graphs.prior, *graphs.rows], functions.data, strict=True)
-    ):
+    total = volume + log_weights[None, :]
+    for rows in parts:
+        repeated = 1 if broadcasts(rows.part.output) else rows.length
+        total = total + rows.summed(rows.part.output, _local(graphs, rows.part, u, repeated))
+    return pt.logsumexp(total, axis=1)
+
+
+def _data(name: str, what: str, value: np.ndarray) -> Variable:
+    return pytensor.shared(value, name=f"{name}, {what}", shape=value.shape)
+
+
+def _rows(functions: UnitFunctions, table: Table, data: Callable) -> Iterator[_Rows]:
+    for t, (part, rows) in enumerate(zip(functions.parts, functions.data, strict=True)):
         length = 1 if t == 0 else table.lengths[t - 1]
         if not length:
             continue
         at, counts = places(rows, table.units, length)
-        memo = {}
+        columns = {}
         for c, (v, column) in enumerate(zip(part.columns, rows.columns, strict=True)):
             axis = part.columns[v].axis
             values = np.moveaxis(np.take(column, at, axis=axis), axis, 0)
-            memo[v] = data(f"{t}_{c}", np.ascontiguousarray(values))[:, None]
-        repeated = 1 if broadcasts(part.output) else length
-        memo |= {v: _local(graphs, name, u, repeated) for v, name in part.local.items()}
-        found = vectorised(part.output, memo)
-        if not counts.all():
-            found = pt.switch(data(f"{t}_rows", counts)[:, None, :], found, 0.0)
-        total = total + found.sum(axis=2)
-    return pt.logsumexp(total, axis=1)
+            columns[v] = data(f"{t}_{c}", np.ascontiguousarray(values))[:, None]
+        some = None if counts.all() else data(f"{t}_rows", counts)[:, None, :]
+        yield _Rows(part, columns, length, some)
 
 
-def _local(graphs: UnitGraphs, name: str, u: list[Variable], length: int) -> Variable:
-    """Return a local variable at the nodes of units, with an axis for rows along which it is alike.
+def _placed(
+    marginal: Marginal, table: Table, parts: Sequence[_Rows], data: Callable
+) -> tuple[list[Variable], list[list[Variable]], Variable]:
+    """Return where nodes of each unit are, as (units, 1): places, spreads and log volume.
+
+    Nodes that move have no derivatives: integrals are the same wherever they are.
+    """
+    graphs, modes = marginal.functions.graphs, marginal.modes
+    every = range(graphs.size)
+    m = [data(f"mode{i}", modes.m[table.units, i])[:, None] for i in every]
+    S = [[data(f"spread{i}_{j}", modes.S[table.units, i, j])[:, None] for j in every] for i in every]
+    volume = data("volume", modes.log_volume[table.units])[:, None]
+    if not marginal.integral.steps:
+        return m, S, volume
+    T, shrunk = S, pt.zeros_like(volume)
+    derivatives = [row_derivatives(graphs, rows.part) for rows in parts]
+    for _ in range(marginal.integral.steps):
+        slope = [pt.zeros_like(volume) for _ in every]
+        curvature = [[pt.zeros_like(volume) for _ in every] for _ in every]
+        for rows, (elements, slopes, curvatures) in zip(parts, derivatives, strict=True):
+            local = _local(graphs, rows.part, m, rows.length)
+            for a, i in enumerate(elements):
+                slope[i] = slope[i] + rows.summed(slopes[a], local)
+                for b, j in enumerate(elements):
+                    curvature[i][j] = curvature[i][j] + rows.summed(curvatures[a][b], local)
+        m, T, shrunk = newton(pt, m, S, slope, curvature)
+    m = [disconnected_grad(x) for x in m]
+    T = [[disconnected_grad(x) for x in row] for row in T]
+    return m, T, volume - disconnected_grad(shrunk)
+
+
+def _local(
+    graphs: UnitGraphs, part: RowGraph, u: Sequence[Variable], length: int
+) -> dict[Variable, Variable]:
+    """Return local variables at the nodes of units, with an axis for rows along which it is alike.
 
     That has one entry, or as many as rows.
     """
+    return {v: _at_nodes(graphs, name, u, length) for v, name in part.local.items()}
+
+
+def _at_nodes(graphs: UnitGraphs, name: str, u: Sequence[Variable], length: int) -> Variable:
     place, shape = graphs.places[name], graphs.shapes[name]
     parts = u[place]
     axis = 2 + graphs.grouping.own[name]

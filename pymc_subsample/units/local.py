@@ -40,7 +40,7 @@ class LocalDraws:
     def _drawer(self, levels: np.ndarray) -> tuple[np.ndarray, Drawer, np.ndarray]:
         functions, theta = self._marginal.functions.of(levels), self._marginal.reference
         modes = find_modes(functions, theta, start_of(functions))
-        drawer = Drawer(functions, modes, (functions, theta))
+        drawer = Drawer(functions, modes, (functions, theta), self._marginal.integral.steps)
         return levels, drawer, share_elsewhere(functions, theta, modes, drawer.reach)
 
     @property

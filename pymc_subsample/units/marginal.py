@@ -121,12 +121,9 @@ def without_local(
     check_joint(functions, rng)
     theta = find_reference(functions, rng)
     modes = find_modes(functions, theta, start_of(functions))
-    if per_dimension is None:
-        integral = choose_nodes(functions, theta, modes, rng)
-        if integral.error > TOLERABLE:
-            raise inaccurate(integral, functions)
-    else:
-        integral = Integral(per_dimension, np.nan, -1)
+    integral = choose_nodes(functions, theta, modes, rng, per_dimension)
+    if per_dimension is None and integral.error > TOLERABLE:
+        raise inaccurate(integral, functions)
     points, _ = nodes(functions.graphs.size, integral.per_dimension)
     refuse_other_modes(functions, theta, modes, float(np.max(np.abs(points))), rng)
     marginal = Marginal(functions, theta, modes, integral)

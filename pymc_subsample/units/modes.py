@@ -39,6 +39,8 @@ class Modes:
         return self.m + self.S @ nu
 
 
+# Steps to where the density overflows or has no value do not gain.
+@np.errstate(all="ignore")
 def find_modes(functions: UnitFunctions, theta: np.ndarray, start: np.ndarray) -> Modes:
     """Return modes by Newton's method, with steps that always gain.
 

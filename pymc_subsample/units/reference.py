@@ -18,6 +18,8 @@ _ROUNDS, _STEPS, _HALVINGS = 30, 15, 6
 _GAIN = 1e-3
 
 
+# Where densities overflow or have no value, nodes have no weight.
+@np.errstate(all="ignore")
 def integrals(
     functions: UnitFunctions, theta: np.ndarray, modes: Modes, per_dimension: int
 ) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -31,6 +33,7 @@ def integrals(
     return logsumexp(terms, axis=0) + modes.log_volume, terms
 
 
+@np.errstate(all="ignore")
 def log_posterior(
     functions: UnitFunctions,
     theta: np.ndarray,
@@ -82,9 +85,8 @@ def _moved(
     functions: UnitFunctions, theta: np.ndarray, modes: Modes, few: int, counted: np.ndarray
 ) -> np.ndarray:
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
-        with np.errstate(all="ignore"):
-            there = find_modes(functions, x, modes.m)
-            value, slope = log_posterior(functions, x, there, few, counted)
+        there = find_modes(functions, x, modes.m)
+        value, slope = log_posterior(functions, x, there, few, counted)
         if not (np.isfinite(value) and np.isfinite(slope).all()):
             return 1e300, np.zeros_like(x)
         return -value, -slope

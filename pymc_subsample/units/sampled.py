@@ -14,7 +14,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.units.accuracy import MOST, TOLERABLE, Marginal, error_at
-from pymc_subsample.units.choosing import chosen, may_pay, paying_one
+from pymc_subsample.units.choosing import chosen, may_pay, paying_one, would_pay
 from pymc_subsample.units.discovery import Grouping, find_groupings
 from pymc_subsample.units.local import LocalDraws
 from pymc_subsample.units.marginal import described, inaccurate, without_local
@@ -120,10 +120,10 @@ class Units:
 def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Units | None:
     """Return a model's units, if their variables are to be integrated out.
 
-    With "auto", those of many levels of few rows each.
+    With "auto", those of many levels of few rows each, if integrals over them serve.
     """
     began = time.perf_counter()
-    found = _automatic(model) if integrate == "auto" else None
+    found = _automatic(model, said) if integrate == "auto" else None
     if integrate != "auto":
         reading = read(model)
         found = reading, chosen(reading, integrate)
@@ -131,19 +131,27 @@ def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Unit
         return None
     reading, grouping = found
     warn_of_codes(reading)
-    marginal, kept = without_local(reading, grouping, None, np.random.default_rng(_SEED))
+    try:
+        marginal, kept = without_local(reading, grouping, None, np.random.default_rng(_SEED))
+    except TallModelError as error:
+        if integrate != "auto":
+            raise
+        _log.info("%s: not integrated out: %s: %s", said, grouping.described, error)
+        return None
     seconds = time.perf_counter() - began
     _log.info("%s: %s, in %.1f s.", said, described(kept), seconds)
     return Units(model, marginal, kept)
 
 
-def _automatic(model: pm.Model) -> tuple[Reading, Grouping] | None:
+def _automatic(model: pm.Model, said: str) -> tuple[Reading, Grouping] | None:
     if not may_pay(model) or own_steps(model):
         return None
     try:
         reading = read(model)
-        groupings, _ = find_groupings(reading)
+        groupings, reasons = find_groupings(reading)
     except TallModelError:  # of which the step itself has more to say
         return None
     found = paying_one(reading, groupings)
+    for name in would_pay(reading, reasons):
+        _log.info("%s: not integrated out: %r %s", said, name, reasons[name])
     return None if found is None else (reading, found)

@@ -73,7 +73,7 @@ def check_table(marginal: Marginal, units: np.ndarray, log_likelihood: Variable)
     shared = numpy_function(inputs, [graphs.reading.constrained[name] for name in graphs.shared])
     found = shared(*functions.split(theta))
     [vectorised] = numpy_function(list(graphs.shared.values()), [log_likelihood])(*found)
-    modes = marginal.modes.of(units)
+    modes = marginal.modes_at(functions, theta, units)
     expected = integrals(functions, theta, modes, marginal.integral.per_dimension)[0]
     for a, b in zip(vectorised, expected, strict=True):
         _compare(a, b, abs(b) + 1.0, graphs.grouping.names)

@@ -17,7 +17,7 @@ from scipy.special import expit
 
 import pymc_subsample as pms
 from pymc_subsample.graph.concrete import numpy_function
-from pymc_subsample.units import integrated
+from pymc_subsample.units import accuracy, integrated
 from pymc_subsample.units.modes import Modes
 
 
@@ -158,7 +158,8 @@ def test_the_closed_form_tells_a_volume_that_is_left_out(monkeypatch):
 
 @pytest.mark.costly(cases=2)
 @pytest.mark.parametrize("name", ["noncentred", "lkj", "gamma", "two_outcomes", "responses"])
-def test_gradients_are_differences(name):
+def test_gradients_are_differences(name, monkeypatch):
+    monkeypatch.setattr(accuracy, "_STEPS_TRIED", (0,))  # nodes stay
     make, names, _ = PANELS[name]
     model = pms.marginalize(make(), names, n_nodes=3)
     total = model.logp()
@@ -443,17 +444,6 @@ def test_nuts_on_the_marginal_model_has_the_posterior_of_the_model():
     assert effect.std(("chain", "draw")).to_numpy() == pytest.approx(
         other.std(("chain", "draw")).to_numpy(), rel=0.1
     )
-
-
-@pytest.mark.costly
-def test_units_that_are_known_far_better_than_their_distribution_are_refused():
-    """Nodes that stay while mu moves by its posterior sd would leave such a unit's likelihood."""
-    outcome = np.random.default_rng(1).normal(size=400)
-    with pm.Model() as precise:
-        z = pm.Normal("z", pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 2), shape=400)
-        pm.Normal("y", z[np.arange(400)], 0.003, observed=outcome)
-    with pytest.raises(pms.TallModelError, match=r"off by .* at the edge of the posterior"):
-        pms.marginalize(precise, "z")
 
 
 @pytest.mark.costly

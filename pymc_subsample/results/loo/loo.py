@@ -275,7 +275,8 @@ def _drift_of_units(kept: Marginal, thetas: np.ndarray) -> Drift:
     some = thetas[spread(len(thetas), 1, SOME)]
     counted = np.ones(len(kept.functions.levels))
     nodes = kept.integral.per_dimension
-    scores = [log_posterior(kept.functions, x, kept.modes, nodes, counted)[1] for x in some]
+    own = kept.functions
+    scores = [log_posterior(own, x, kept.modes_at(own, x), nodes, counted)[1] for x in some]
     return drift_of_scores(thetas, np.array(scores))
 
 

@@ -90,8 +90,7 @@ class UnitsLeftOut(LeftOut):
         of, own = pairs // len(units), pairs % len(units)
         K, functions = len(self._nodes), self._marginal.functions
         several = functions.among(np.tile(units, K))
-        modes = self._marginal.modes.of(units)
-        u = np.concatenate([modes.at(nu) for nu in self._nodes])
+        own_functions = functions.among(units)
         # Rows of the term as they stand at each node, and the pair that leaves each out.
         here = several.data[self._term].rows.reshape(K, -1)[0]
         left = np.full(len(self._unit), -1)
@@ -101,6 +100,8 @@ class UnitsLeftOut(LeftOut):
         whole = np.bincount(pair, minlength=len(pairs)) == functions.n_rows[units][own]
         result = np.empty((len(index), len(thetas)))
         for s, theta in enumerate(thetas):
+            modes = self._marginal.modes_at(own_functions, theta, units)
+            u = np.concatenate([modes.at(nu) for nu in self._nodes])
             total, each = several.log_density_and_rows(theta, u, self._term)
             total = np.nan_to_num(total.reshape(K, -1), nan=-np.inf) + self._log_weights[:, None]
             each = np.nan_to_num(each.reshape(K, -1)[:, gone], nan=-np.inf)
