@@ -64,6 +64,7 @@ class Marginal:
         return moved(functions, theta, own, self.integral.steps)
 
 
+@np.errstate(all="ignore")
 def choose_nodes(
     functions: UnitFunctions,
     theta: np.ndarray,
@@ -88,8 +89,9 @@ def choose_nodes(
         return np.array(found[1:]) - found[0]
 
     exact = cache(lambda n: differences(placed, 2 * n))
-    result, least = None, np.inf
+    result, least, before = None, np.inf, np.inf
     for steps in _STEPS_TRIED:
+        reached = np.inf
         at = [moved(few, x, own, steps) for x in points]
         for n in _LADDER if per_dimension is None else (per_dimension,):
             cost = _cost(few.graphs.size, n, steps)
@@ -100,6 +102,7 @@ def choose_nodes(
             each = np.where(np.isnan(each), np.inf, each)
             error = float(np.max(np.abs(each @ counted), initial=0.0))
             worst = int(few.levels[np.argmax(np.abs(each).max(axis=0))])
+            reached = min(reached, error)
             # Where nodes that move are inaccurate, their derivatives are not those of their sum.
             serves = steps == 0 or error <= TOLERABLE
             if result is None or (serves and error < max(_ERROR, result.error)):
@@ -107,6 +110,9 @@ def choose_nodes(
             if error < _ERROR:
                 least = _WORTH * cost
                 break
+        if steps and not reached < before:
+            break
+        before = reached
     assert result is not None
     return result
 

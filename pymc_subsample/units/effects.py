@@ -209,9 +209,7 @@ def _drawn(
     graphs = functions.graphs
     own = marginal.functions.of(unique)
     modes = find_modes(own, marginal.reference, start_of(own))
-    drawer = Drawer(
-        functions.of(unique), modes, (own, marginal.reference), marginal.integral.steps
-    )
+    drawer = Drawer(functions.of(unique), modes, (own, marginal.reference), marginal.integral.steps)
     u = np.array([drawer.draw(x, rng) for x in theta])
     elsewhere = share_elsewhere(own, marginal.reference, modes, drawer.reach)
     excess = np.maximum(drawer.excess, elsewhere)

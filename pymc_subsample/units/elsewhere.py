@@ -6,12 +6,15 @@ from scipy.stats import qmc
 
 from pymc_subsample.model import TallModelError
 from pymc_subsample.units.functions import UnitFunctions
-from pymc_subsample.units.modes import Modes
+from pymc_subsample.units.modes import Modes, find_modes
 from pymc_subsample.units.reference import sampled
 
 # Units that are looked at, and at how many points of a normal distribution with such a standard
 # deviation: in one dimension, where variables are standardised, a tenth of one apart and more.
 _UNITS, _POWER, _SPREAD = 500, 7, 2.5
+# From so many of these points another mode is looked for, which may be too narrow for any to meet:
+# the farthest on the left, the middle, and a third of the way on each side.
+_STARTS = 4
 # Nearer to a mode than so many standard deviations quadrature is made for.
 _FAR = 5.0
 # A share of probability that draws would not have, or integrals would be off by.
@@ -23,7 +26,8 @@ def share_elsewhere(
 ) -> np.ndarray:
     """Return about which share of each unit's probability is farther from its mode than `reach`.
 
-    That is how far nodes come, or points at which the density has been looked at.
+    That is how far nodes come, or points at which the density has been looked at. Of probability
+    that is spread out random points tell, and of a narrow mode what is around it as if normal.
     """
     size = functions.graphs.size
     uniform = qmc.Sobol(size, scramble=False).random_base2(_POWER) + 0.5 / 2**_POWER
@@ -38,6 +42,14 @@ def share_elsewhere(
             ratio = np.exp(np.nan_to_num(log_p - peak - log_q, nan=-np.inf))
         total += np.where(distance > max(_FAR, reach), ratio, 0.0)
     mass = total / len(points)
+    for point in points[:_STARTS]:
+        other = find_modes(functions, theta, np.tile(point, (len(modes.m), 1)))
+        distance = np.linalg.norm(np.einsum("gij,gj->gi", inverse, other.m - modes.m), axis=1)
+        height = functions.log_density(theta, other.m) + other.log_volume
+        with np.errstate(over="ignore"):
+            ratio = np.exp(np.nan_to_num(height - peak, nan=-np.inf))
+        far = other.found & (distance > max(_FAR, reach))
+        mass = np.maximum(mass, np.where(far, ratio, 0.0))
     return np.where(np.isinf(mass), 1.0, mass / (1.0 + mass))
 
 

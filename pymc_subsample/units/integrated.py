@@ -159,7 +159,9 @@ def _placed(
     graphs, modes = marginal.functions.graphs, marginal.modes
     every = range(graphs.size)
     m = [data(f"mode{i}", modes.m[table.units, i])[:, None] for i in every]
-    S = [[data(f"spread{i}_{j}", modes.S[table.units, i, j])[:, None] for j in every] for i in every]
+    S = [
+        [data(f"spread{i}_{j}", modes.S[table.units, i, j])[:, None] for j in every] for i in every
+    ]
     volume = data("volume", modes.log_volume[table.units])[:, None]
     if not marginal.integral.steps:
         return m, S, volume

@@ -45,8 +45,8 @@ def newton(
     """Take a step from m, by elements of vectors and matrices that are arrays over units.
 
     The curvature is factored in the coordinates in which that at the reference, of which S is the
-    spread, is one; a pivot that is not positive counts as one. Returns m, the spread T there, and ``log |S| - log |T|``. `xp` is NumPy or
-    `pytensor.tensor`.
+    spread, is one; a pivot that is not positive counts as one. Returns m, the spread T there, and
+    by how much the logarithm of the volume has shrunk. `xp` is NumPy or `pytensor.tensor`.
     """
     all_of = range(len(m))
     half = [[sum(curvature[i][k] * S[k][j] for k in all_of) for j in all_of] for i in all_of]

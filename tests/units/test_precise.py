@@ -11,9 +11,9 @@ from scipy import stats
 
 import pymc_subsample as pms
 from pymc_subsample.graph.concrete import numpy_function
-from pymc_subsample.units import accuracy, marginal, moving
-from pymc_subsample.units.modes import find_modes
+from pymc_subsample.units import accuracy, moving
 from pymc_subsample.units.marginal import kept_of
+from pymc_subsample.units.modes import find_modes
 
 # Units whose standard deviation is some thousandths of that of the distribution of units.
 UNITS, ROWS, SCALE = 100, 40, 0.02
@@ -117,11 +117,11 @@ def test_newton_moves_nodes_to_the_modes(size):
     away = np.einsum("gij,gj->gi", inverse, found.m - anew.m)
     before = np.einsum("gij,gj->gi", inverse, kept.modes.m - anew.m)
     assert np.abs(before).max() > 3  # of their own standard deviations
-    assert np.abs(away).max() < 1e-6
+    # Modes are found where a step would gain 1e-10, which is 1e-5 standard deviations away.
+    assert np.abs(away).max() < 2e-5
     squared = found.S @ np.swapaxes(found.S, 1, 2)
     assert squared == pytest.approx(anew.S @ np.swapaxes(anew.S, 1, 2), rel=1e-3, abs=1e-9)
-    assert kept.integral.steps
-    assert kept.integral.error < marginal.TOLERABLE
+    assert kept.integral.error < accuracy.TOLERABLE
 
 
 @pytest.mark.slow
