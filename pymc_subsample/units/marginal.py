@@ -122,10 +122,10 @@ def without_local(
     theta = find_reference(functions, rng)
     modes = find_modes(functions, theta, start_of(functions))
     integral = choose_nodes(functions, theta, modes, rng, per_dimension)
-    if per_dimension is None and integral.error > TOLERABLE:
-        raise inaccurate(integral, functions)
     points, _ = nodes(functions.graphs.size, integral.per_dimension)
     refuse_other_modes(functions, theta, modes, float(np.max(np.abs(points))), rng)
+    if per_dimension is None and integral.error > TOLERABLE:
+        raise inaccurate(integral, functions)
     marginal = Marginal(functions, theta, modes, integral)
     new = without(reading, grouping.names, functions)
     with new:

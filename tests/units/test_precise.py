@@ -1,5 +1,6 @@
 """Units that their rows tell far better than shared variables are known: nodes move with these."""
 
+import logging
 from functools import cache
 
 import numpy as np
@@ -14,6 +15,7 @@ from pymc_subsample.graph.concrete import numpy_function
 from pymc_subsample.units import accuracy, moving
 from pymc_subsample.units.marginal import kept_of
 from pymc_subsample.units.modes import find_modes
+from pymc_subsample.units.sampled import units_of
 
 # Units whose standard deviation is some thousandths of that of the distribution of units.
 UNITS, ROWS, SCALE = 100, 40, 0.02
@@ -73,6 +75,18 @@ def test_nodes_that_stay_are_refused(monkeypatch):
     monkeypatch.setattr(accuracy, "_STEPS_TRIED", (0,))
     with pytest.raises(pms.TallModelError, match="The integrals over 'z' are off by"):
         pms.marginalize(precise("centred")[0], "z")
+
+
+def test_auto_leaves_effects_whose_integrals_do_not_serve(monkeypatch, caplog):
+    monkeypatch.setattr(accuracy, "_STEPS_TRIED", (0,))
+    model, _ = precise("centred")
+    monkeypatch.setattr("pymc_subsample.units.discovery._INTEGRATED", 1)
+    with caplog.at_level(logging.INFO, "pymc.subsample"):
+        assert units_of(model, "auto", "HMCECS") is None
+    assert "HMCECS: not integrated out: 'z' (100 levels of 40 rows)" in caplog.text
+    assert "The integrals over 'z' are off by" in caplog.text
+    with pytest.raises(pms.TallModelError, match="The integrals over 'z' are off by"):
+        units_of(model, ["z"], "HMCECS")
 
 
 @pytest.mark.costly

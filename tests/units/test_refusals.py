@@ -1,0 +1,68 @@
+"""What is not integrated out, with its reason, and what belongs to a level through a prior."""
+
+import logging
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_subsample as pms
+from pymc_subsample.units import elsewhere
+from pymc_subsample.units.discovery import find_groupings
+from pymc_subsample.units.reading import read
+from pymc_subsample.units.sampled import units_of
+
+LEVELS = 1_000
+INDEX = np.repeat(np.arange(LEVELS), 2)
+ROWS = np.random.default_rng(0).normal(size=2 * LEVELS)
+
+
+@pytest.mark.parametrize("spelling", ["in the prior", "in the rows"])
+def test_a_scale_of_each_level_is_local_with_its_effect(spelling):
+    with pm.Model() as model:
+        lam, tau = pm.HalfCauchy("lam", 1, shape=LEVELS), pm.HalfNormal("tau")
+        z = pm.Normal("z", 0, tau * lam if spelling == "in the prior" else tau, shape=LEVELS)
+        pm.Normal("y", z[INDEX] if spelling == "in the prior" else (z * lam)[INDEX], observed=ROWS)
+    [grouping], reasons = find_groupings(read(model))
+    assert sorted(grouping.names) == ["lam", "z"]
+    assert list(reasons) == ["tau"]
+
+
+@pytest.mark.parametrize(
+    ("reader", "said"),
+    [("rows", "'z' is read as a whole by each row in 'few'"), ("potential", "'z' is read by 'p'")],
+)
+def test_what_reads_effects_otherwise_is_said(reader, said, caplog):
+    with pm.Model() as model:
+        z = pm.Normal("z", pm.Normal("mu"), pm.HalfNormal("tau"), shape=LEVELS)
+        pm.Normal("y", z[INDEX], observed=ROWS)
+        if reader == "rows":
+            pm.Normal("few", z[:5].sum(), observed=np.ones(3))
+        else:
+            pm.Potential("p", -(z.sum() ** 2))
+    with caplog.at_level(logging.INFO, "pymc.subsample"):
+        assert units_of(model, "auto", "HMCECS") is None
+    assert f"HMCECS: not integrated out: {said}" in caplog.text
+
+
+def narrow():
+    """Return a model in which the square of one level is measured with three digits."""
+    index = np.r_[np.repeat(np.arange(60), 2), 0]
+    linear = np.r_[np.ones(120), 0.0]
+    rows = np.r_[np.random.default_rng(2).normal(0.3, 1, 120), 0.12]
+    rows[:2] = 0.1
+    with pm.Model() as model:
+        z = pm.Normal("z", pm.Normal("mu"), 1.0, shape=60)
+        mean = linear * z[index] + (1 - linear) * z[index] ** 2
+        pm.Normal("y", mean, np.where(linear > 0, 0.7, 0.002), observed=rows)
+    return model
+
+
+@pytest.mark.costly
+def test_a_second_mode_that_is_narrow_is_refused(monkeypatch):
+    with pytest.raises(pms.TallModelError, match="Level 0 of 'z' has about"):
+        pms.marginalize(narrow(), "z")
+    # Points alone miss it.
+    monkeypatch.setattr(elsewhere, "_STARTS", 0)
+    with pytest.raises(pms.TallModelError, match="The integrals over 'z' are off by"):
+        pms.marginalize(narrow(), "z")
