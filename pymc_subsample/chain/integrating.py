@@ -66,9 +66,17 @@ def begin(step: "ChainStep") -> None:
         _store_as_called(step.units)
 
 
-def completed(step: "ChainStep", points: list[PointType]) -> list[PointType]:
-    """Return points with draws of local variables, where some are integrated out."""
-    return points if step.units is None else step.units.completed(points, step.tune, step.rng)
+def completed(step: "ChainStep", points: list[PointType], after: int) -> list[PointType]:
+    """Return points with draws of local variables, where some are integrated out.
+
+    `after` is how many draws were made after the first of these points.
+    """
+    if step.units is None:
+        return points
+    left = step.draws_left + after
+    if step.tune and step.tuning is not None:
+        left += step.tuning.total - step.tuning.done
+    return step.units.completed(points, step.tune, step.rng, left)
 
 
 def integrated_anew(step: "ChainStep", search: ModeSearch | None) -> bool:
@@ -102,9 +110,9 @@ def say_costs(step: "ChainStep") -> None:
     if not units.stored or known is None:
         return
     point = units.marginal.initial_point()
-    units.drawn(point, bytes(1))  # the first time finds modes
+    units.drawn(point, bytes(1), 0)  # the first time finds modes
     start = thread_time()
-    units.drawn(point, bytes(1))
+    units.drawn(point, bytes(1), 1)
     each = thread_time() - start
     total = each * int(known["draws"]) * len(known["traces"])
     if total > _LONG:

@@ -57,19 +57,23 @@ class Units:
         wanted = [v for v in self.model.unobserved_RVs if var_names is None or v.name in var_names]
         self.stored, self.tuning = not local.isdisjoint(ancestors(wanted)), tuning
 
-    def completed(self, points: list[Point], tune: bool, rng: np.random.Generator) -> list[Point]:
+    def completed(
+        self, points: list[Point], tune: bool, rng: np.random.Generator, left: int
+    ) -> list[Point]:
         """Return points of value variables with draws of local ones, if these are stored.
 
-        Random numbers follow from what seeded a chain's generator, and from the points.
+        Random numbers follow from what seeded a chain's generator, from the points and from how
+        many draws of the chain are `left` after the first of them: a point that repeats gets
+        another draw.
         """
         if not self.stored or (tune and not self.tuning):
             return points
         key = rng.bit_generator.seed_seq.generate_state(8).tobytes()
-        return [{**point, **self.drawn(point, key)} for point in points]
+        return [{**x, **self.drawn(x, key, left - k)} for k, x in enumerate(points)]
 
-    def drawn(self, point: Point, key: bytes) -> dict[str, np.ndarray]:
+    def drawn(self, point: Point, key: bytes, number: int) -> dict[str, np.ndarray]:
         """Return a draw of local variables given a point of value variables."""
-        return self._local.at(point, key)
+        return self._local.at(point, key, number)
 
     def without(self, values: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return values by the names of variables, or of value variables, without local ones."""

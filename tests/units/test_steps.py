@@ -124,12 +124,21 @@ def test_local_variables_are_drawn_given_each_draw():
 
 
 @pytest.mark.costly
+def test_where_a_point_repeats_local_variables_are_drawn_anew():
+    posterior = idata().posterior.to_dataset()
+    same = np.all([np.diff(posterior[n], axis=1) == 0 for n in ("mu", "tau", "sigma")], axis=0)
+    assert same.sum() > 20  # of rejected trajectories
+    assert not (np.diff(posterior["z"].to_numpy(), axis=1)[same] == 0).any()
+
+
+@pytest.mark.costly
 def test_draws_of_the_prior_are_found_out(monkeypatch):
     kept = local.LocalDraws.at
     elsewhere = {"mu": 0.0, "tau_log__": 0.0, "sigma_log__": 1.0}  # where sigma is e
 
-    def wrong(self, point, key):
-        return kept(self, point | {n: np.array(x) for n, x in elsewhere.items()}, key)
+    def wrong(self, point, key, number):
+        there = point | {n: np.array(x) for n, x in elsewhere.items()}
+        return kept(self, there, key, number)
 
     monkeypatch.setattr(local.LocalDraws, "at", wrong)
     assert stats.kstest(standardised(sampled(draws=500), 17), "norm").pvalue < 1e-5
