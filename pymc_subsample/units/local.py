@@ -52,9 +52,7 @@ class LocalDraws:
         each = np.concatenate(found)
         return float(each.max()), int(np.argmax(each))
 
-    def at(
-        self, point: Mapping[str, np.ndarray], key: bytes, number: int
-    ) -> dict[str, np.ndarray]:
+    def at(self, point: Mapping[str, np.ndarray], key: bytes, number: int) -> dict[str, np.ndarray]:
         """Return a draw given a point of value variables, by the names of value variables."""
         functions = self._marginal.functions
         theta = functions.ravel(dict(point))

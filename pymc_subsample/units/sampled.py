@@ -43,6 +43,11 @@ class Units:
         return sum(1 << i for i, rv in enumerate(self.model.free_RVs) if rv.name in self.names)
 
     @property
+    def levels(self) -> int:
+        """How many levels they have."""
+        return self._kept.functions.graphs.grouping.levels
+
+    @property
     def lengths(self) -> set[int]:
         """Numbers of rows of the terms that units are made of."""
         return {len(index) for index in self._kept.functions.graphs.grouping.index.values()}
