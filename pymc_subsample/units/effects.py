@@ -15,7 +15,7 @@ from pymc_subsample.units.elsewhere import share_elsewhere
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import UnitGraphs
 from pymc_subsample.units.modes import find_modes
-from pymc_subsample.units.of_run import marginal_of_run
+from pymc_subsample.units.of_run import marginal_of_run, shared_draws
 from pymc_subsample.units.quantities import Quantity, quantities_of
 from pymc_subsample.units.reference import start_of
 from pymc_subsample.validation import name_list, probabilities, shown
@@ -94,7 +94,8 @@ def effects(
     ...     shared = pm.sample()
     >>> draws = pms.effects(shared, marginal, levels=[0, 1, 2])
     """
-    marginal = marginal_of_run(idata, model_in_context(model, "Call pms.effects(idata)"))
+    model = model_in_context(model, "Call pms.effects(idata)")
+    marginal = marginal_of_run(idata, model, "pms.effects")
     graphs = marginal.functions.graphs
     found = quantities_of(graphs)
     names = name_list("var_names", var_names) or list(found)
@@ -105,7 +106,7 @@ def effects(
                 f"Those are {list(found)}."
             )
     posterior = idata["posterior"].to_dataset().transpose(*SAMPLE_DIMS, ...)
-    theta = _shared(graphs, posterior)
+    theta = shared_draws(graphs, posterior)
     quantities = [found[name] for name in names]
     chosen, labels = _levels(graphs, levels)
     probs = probabilities("quantiles", quantiles)
@@ -132,7 +133,7 @@ def drawn_levels(
     graphs = marginal.functions.graphs
     functions, found = UnitFunctions(graphs, as_recorded=True), quantities_of(graphs)
     levels, labels = _levels(graphs, None)
-    quantities, theta = [found[name] for name in names], _shared(graphs, posterior)
+    quantities, theta = [found[name] for name in names], shared_draws(graphs, posterior)
     drawn = _drawn(marginal, functions, quantities, theta, levels, rng)
     pieces = {name: [values] for name, values in zip(names, drawn, strict=True)}
     return _dataset(graphs, posterior, quantities, pieces, labels, None)
@@ -153,27 +154,6 @@ def _warn_of_integrals(
             "where they were measured. Sample again, with pms.marginalize(..., n_nodes=) of twice "
             f"{marginal.integral.per_dimension}."
         )
-
-
-def _shared(graphs: UnitGraphs, posterior: xr.Dataset) -> np.ndarray:
-    """Return draws of shared variables, one vector each."""
-    missing = [name for name in graphs.shared if name not in posterior]
-    if missing:
-        raise ValueError(
-            f"idata.posterior lacks {', '.join(map(repr, missing))}, given which local variables "
-            "are drawn. Sample without var_names, or keep them."
-        )
-    n = posterior.sizes["chain"] * posterior.sizes["draw"]
-    parts = []
-    for name, v in graphs.shared.items():
-        values = posterior[name].to_numpy()
-        if values.shape[2:] != v.type.shape:
-            raise ValueError(
-                f"idata.posterior[{name!r}] has shape {values.shape[2:]} per draw, the model's "
-                f"variable {v.type.shape}. Pass the model that was sampled."
-            )
-        parts.append(values.reshape(n, -1).astype(float))
-    return np.concatenate([np.zeros((n, 0)), *parts], axis=1)
 
 
 def _levels(graphs: UnitGraphs, levels: Any) -> tuple[np.ndarray, Any]:

@@ -40,7 +40,7 @@ def with_local(
     missing = [name for name in names if name not in posterior]
     if not missing and not (names and new_levels):
         return posterior, []
-    marginal = marginal_of_run(idata, model)
+    marginal = marginal_of_run(idata, model, SAID)
     if missing:
         posterior = posterior.assign(drawn_levels(marginal, posterior, missing, rng))
     if not new_levels:
