@@ -71,6 +71,18 @@ def unit_statistics(units: Units | None) -> dict[str, int]:
     return {} if units is None else {INTEGRATED: units.number, LEVELS: units.levels}
 
 
+def each(step: "ChainStep") -> str:
+    """Return what a step subsamples, as messages call it."""
+    return "rows" if step.units is None else "units"
+
+
+def sampled(step: "ChainStep") -> str:
+    """Say how many rows, or units, of which variables a step subsamples."""
+    if step.units is None:
+        return f"{step.n_rows:,} rows of {', '.join(step.observed)}"
+    return f"{step.n_rows:,} {step.units.described(len(step.observed))}"
+
+
 def begin(step: "ChainStep") -> None:
     """Take over what the run that calls, if one does, stores of local variables."""
     if step.units is not None:

@@ -56,7 +56,8 @@ def effects(
     var_names : str or sequence of str, optional
         Local variables, and deterministics with their levels. Default: all of these.
     levels : sequence, optional
-        Labels of levels, where they have coords, or else their numbers. Default: all, summarised.
+        Labels of levels if the model has coords for them, else their numbers, from 0. Default: all,
+        summarised.
     quantiles : sequence of float, default (0.055, 0.945)
         Of the summary.
     rng : int or numpy.random.Generator, optional
@@ -156,24 +157,35 @@ def _warn_of_integrals(
         )
 
 
+def labels_of(graphs: UnitGraphs) -> tuple[str, list | None]:
+    """Return the dimension of levels, and its coords, None if the model gives none."""
+    grouping, model = graphs.grouping, graphs.reading.model
+    for name in grouping.names:
+        place = grouping.own[name]
+        for dim in model.named_vars_to_dims.get(name, ())[place : place + 1]:
+            if model.coords.get(dim) is not None:
+                return str(dim), np.asarray(model.coords[dim]).tolist()
+    return "", None
+
+
 def _levels(graphs: UnitGraphs, levels: Any) -> tuple[np.ndarray, Any]:
     """Return numbers of levels, and their labels."""
-    grouping, model = graphs.grouping, graphs.reading.model
-    dims = [model.named_vars_to_dims.get(n, ())[grouping.own[n] : grouping.own[n] + 1]
-            for n in grouping.names]  # fmt: skip
-    coords = next((model.coords[d[0]] for d in dims if d and model.coords.get(d[0])), None)
-    labels = np.arange(grouping.levels) if coords is None else np.asarray(coords)
+    dim, coords = labels_of(graphs)
+    labels = list(range(graphs.grouping.levels)) if coords is None else coords
     if levels is None:
-        return np.arange(grouping.levels), labels
+        return np.arange(len(labels)), np.asarray(labels)
     given = [levels] if np.ndim(levels) == 0 else list(levels)
-    position = {label: i for i, label in enumerate(labels.tolist())}
+    position = {label: i for i, label in enumerate(labels)}
     unknown = [x for x in given if x not in position]
     if unknown or not given:
+        of = "numbers, since the model has no coords for them," if coords is None else (
+            f"labels, the model's coords of {dim!r},")  # fmt: skip
         raise ValueError(
-            f"levels holds {shown(unknown[0]) if unknown else 'nothing'}, and there are "
-            f"{grouping.levels:,} levels, from {labels[0]!r} to {labels[-1]!r}."
+            f"levels holds {shown(unknown[0]) if unknown else 'nothing'}. Levels are {of} from "
+            f"{labels[0]!r} to {labels[-1]!r}, {len(labels):,} in all."
         )
-    return np.array([position[x] for x in given]), labels[[position[x] for x in given]]
+    chosen = np.array([position[x] for x in given])
+    return chosen, np.asarray(labels)[chosen]
 
 
 def _drawn(

@@ -47,6 +47,12 @@ class Units:
         """How many levels they have."""
         return self._kept.functions.graphs.grouping.levels
 
+    def described(self, tables: int) -> str:
+        """Say whose levels are subsampled; rows of units are laid out in so many tables."""
+        rows = int(self._kept.functions.n_rows.sum())
+        laid_out = f" in {tables} tables" if tables > 1 else ""
+        return f"levels of {' and '.join(self.names)} ({rows:,} rows){laid_out}"
+
     @property
     def lengths(self) -> set[int]:
         """Numbers of rows of the terms that units are made of."""

@@ -259,6 +259,18 @@ def test_known_and_new_units_are_predicted():
     assert float(found["mean"][1]) == float(found["mean"][2]) != float(found["mean"][3])
     with pytest.raises(ValueError, match="points outside the array"):
         pms.predict(idata(), "y", model=model(), data=data)
+    # By labels, which levels have here, as `effects` takes them.
+    labels = ["u3", "new", "new", "other"]
+    named = pms.predict(
+        idata(), "y", model=model(), data={"code": labels}, new_levels=["new", "other"]
+    )
+    xr.testing.assert_equal(named, found)
+    with pytest.raises(ValueError, match=r"has \['new', 'other'\].* are 300, from 'u0' to 'u299'"):
+        pms.predict(idata(), "y", model=model(), data={"code": labels})
+    with pytest.raises(ValueError, match=r"holds \['u3'\], of which the model has draws"):
+        pms.predict(idata(), "y", model=model(), data={"code": labels}, new_levels=["u3"])
+    with pytest.raises(ValueError, match=r"levels holds 3\. Levels are labels, the model's coords"):
+        pms.effects(idata(), model(), "z", levels=[3])
     few = idata().copy()
     few["posterior"] = xr.DataTree(posterior.drop_vars(["z", "effect"]))
     again = pms.predict(few, "y", model=model(), data={"code": [3]})
