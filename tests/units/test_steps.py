@@ -6,6 +6,7 @@ from functools import cache
 
 import cloudpickle
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
@@ -418,3 +419,35 @@ def test_probabilities_that_are_clipped_far_out_are_read_as_they_are():
         p = pm.math.clip(pm.math.invlogit(eta), 1e-16, 1 - 1e-16)
         pm.Bernoulli("y", p=p, observed=outcome > 0)
     assert pms.marginalize(panel) is not None
+
+
+@pytest.mark.costly
+def test_bambis_moved_intercept_is_refused_first():
+    """Draws of effects, and of rows left out, would be given an intercept that is another one."""
+    bmb = pytest.importorskip("bambi")
+    random, index = np.random.default_rng(6), np.repeat(np.arange(200), 3)
+    year = random.integers(2000, 2025, 600).astype(float)
+    y = random.poisson(np.exp(0.5 * random.normal(size=200)[index] + 0.03 * (year - 2012)))
+    frame = pd.DataFrame({"y": y, "year": year, "customer": index})
+    found = {}
+    for center in (True, False):
+        formula = f"y ~ {'year' if center else 'center(year)'} + (1|customer)"
+        wrote = bmb.Model(formula, frame, family="poisson", center_predictors=center)
+        wrote.build()
+        within = wrote.backend.model
+        made = pms.HMCECS(model=within, integrate="1|customer_offset")
+        run = wrote.fit(
+            draws=100, tune=200, chains=2, cores=1, step=made, random_seed=1, omit_offsets=center,
+            progressbar=False,
+        )  # fmt: skip
+        found[center] = run, within
+    run, within = found[True]
+    for ask in (
+        lambda: pms.effects(run, within, levels=[0]),
+        lambda: pms.predict(run, "y", model=within),
+        lambda: pms.loo(run, model=within),
+    ):
+        with pytest.raises(ValueError, match="'Intercept' in idata is not that of the PyMC model"):
+            ask()
+    run, within = found[False]
+    assert pms.effects(run, within, levels=[0])["1|customer_offset"].shape == (2, 100, 1)
