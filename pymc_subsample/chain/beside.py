@@ -59,9 +59,7 @@ def beside_all_rows(step: "HMCECS", drawn: tuple[float, float] | None = None) ->
             ". This is no small part of the data: pm.NUTS or nutpie on all "
             f"{each_of(step)} may be faster"
         )
-    name, code = nuts()
-    if step.units is not None:
-        code = f"with pms.marginalize(model): {code}"
+    name, code = nuts(units=step.units is not None)
     with doing(f"comparing it with {name}"):
         found = compare(step.model, step, drawn)
     said = f". An estimate reads {step.share:.0%} of the {each_of(step)}"

@@ -88,7 +88,7 @@ def mixing(
             _worst(ESS, ESS_DOUBT, np.nanargmin, *ess),
         ]
     if effects:
-        r_hat, ess = _judged(*columns(_some(effects, levels), list(effects)), signs)
+        r_hat, ess = _judged(*columns(_some(effects, levels), [str(n) for n in effects]), signs)
         findings += [
             _worst(EFFECTS_R_HAT, EFFECTS_R_HAT_DOUBT, np.nanargmax, *r_hat),
             _worst(EFFECTS_ESS, EFFECTS_ESS_DOUBT, _few, *ess),
