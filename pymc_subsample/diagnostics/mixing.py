@@ -37,6 +37,7 @@ from pymc_subsample.diagnostics import array_stats, signed
 from pymc_subsample.diagnostics.checks import Rule
 from pymc_subsample.diagnostics.findings import Finding, judged, tiered
 from pymc_subsample.diagnostics.thinned import columns
+from pymc_subsample.diagnostics.trees import SAMPLE_DIMS
 
 _LONGER = "Sample and tune for longer; if that doesn't help, reparametrise the model."
 R_HAT = Rule("r_hat", "largest R-hat", 1.05, _LONGER)
@@ -100,7 +101,8 @@ def _some(effects: xr.Dataset, levels: int) -> xr.Dataset:
     """Return evenly spread levels of effects."""
     each = max(1, _LOOKED_AT // len(effects))
     some = np.unique(np.linspace(0, levels - 1, min(each, levels)).astype(int))
-    return effects.isel({d: some for d, size in effects.sizes.items() if size == levels})
+    own = [d for d, n in effects.sizes.items() if n == levels and d not in SAMPLE_DIMS]
+    return effects.isel(dict.fromkeys(own, some))
 
 
 def _few(values: np.ndarray) -> int:
