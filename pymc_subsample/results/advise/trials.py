@@ -133,7 +133,7 @@ class Trials:
             self.others[name] = Option(name, advised.exact, "untried", note=note)
             return
         with all_rows.quiet():
-            per_draw = all_rows.seconds_per_draw(self.model, step, self.seed)[0]
+            per_draw = all_rows.seconds_per_draw(step, self.seed)[0]
         spare = max(_SHARE * (setup + 2 * all_rows.DRAWS * per_draw), _LEAST)
         seconds = min(self.seconds, _OF_DRAWS * spare)
         pilot = run_pilot(self.model, step, seconds, self.seed, per_draw)
@@ -159,7 +159,7 @@ class Trials:
         each = all_rows.seconds_per_full_gradient(
             step.expansion, step.prepared.reference, min(0.1, 0.2 * spare)
         )
-        trial = all_rows.NutsTrial(step.sampled_model, step, self.seed)
+        trial = all_rows.NutsTrial(step, self.seed)
         spare -= thread_time() - start
         wanted = self.empty.effective_draws
         seconds = setup + all_rows.DRAWS * pilot.seconds_per_draw
