@@ -61,7 +61,8 @@ class Ahead:
         place = self._handed_out % _APART
         if place == 0:
             part = slice(self._handed_out, self._handed_out + _APART)
-            points = completed(step, step.layout.points(self._from, self._values[part]))
+            points = step.layout.points(self._from, self._values[part])
+            points = completed(step, points, len(self._values) - self._handed_out - 1)
             self._part = list(zip(points, _separated(self._stats, part), strict=True))
         point, stats = self._part[place]
         self._last = {name: value.tobytes() for name, value in point.items()}
@@ -88,7 +89,7 @@ class Ahead:
             _restore(step, state)
             for _ in range(self._handed_out):
                 values, _ = step.make(point, 1)
-                [point] = completed(step, step.layout.points(point, values))
+                [point] = completed(step, step.layout.points(point, values), 0)
             self._most = max(1, self._handed_out)
         self.forget()
 

@@ -335,8 +335,9 @@ def pays(seconds: float, full_seconds: float, bound: str = "") -> bool:
     return bool(full_seconds - seconds >= max(SAVED_SECONDS, share * full_seconds))
 
 
-def nuts() -> tuple[str, str]:
-    """Name and code of the best NUTS on all rows that is installed."""
+def nuts(units: bool = False) -> tuple[str, str]:
+    """Name and code of the best NUTS on all rows, or units, that is installed."""
+    of = ["model=pms.marginalize(model)"] if units else []
     if find_spec("nutpie") is None:
-        return "pm.NUTS", "pm.sample()"
-    return "nutpie", 'pm.sample(nuts_sampler="nutpie")'
+        return "pm.NUTS", f"pm.sample({', '.join(of)})"
+    return "nutpie", f"pm.sample({', '.join(['nuts_sampler="nutpie"', *of])})"

@@ -7,6 +7,7 @@ import numpy as np
 
 from pymc_subsample.chain.all_rows import DRAWS, compare, nuts, pays
 from pymc_subsample.chain.calling import has_draws
+from pymc_subsample.chain.integrating import each as each_of
 from pymc_subsample.chain.notices import Notice
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.diagnostics.checks import amount
@@ -55,18 +56,19 @@ def beside_all_rows(step: "HMCECS", drawn: tuple[float, float] | None = None) ->
     alike = len(step.active) == step.tall.size and step.temperature == 1.0
     if step.share <= LARGE_SHARE or not alike:
         return Beside(
-            ". This is no small part of the data: pm.NUTS or nutpie on all rows may be faster"
+            ". This is no small part of the data: pm.NUTS or nutpie on all "
+            f"{each_of(step)} may be faster"
         )
-    name, code = nuts()
+    name, code = nuts(units=step.units is not None)
     with doing(f"comparing it with {name}"):
         found = compare(step, drawn)
-    said = f". An estimate reads {step.share:.0%} of the rows"
+    said = f". An estimate reads {step.share:.0%} of the {each_of(step)}"
     each = f"{amount(1000 * found.per_gradient)} ms"
     if np.isnan(found.seconds):
         return Beside(f"{said}, and a gradient of all of them takes about {each}: try {code}")
     times = (
         f"{said}: {DRAWS:,} draws after as many of tuning take a chain about "
-        f"{amount(found.seconds)} s, and with {name} on all rows about "
+        f"{amount(found.seconds)} s, and with {name} on {_all(step)} about "
         f"{amount(found.full_seconds)} s, at {found.gradients:.0f} gradients per draw and "
         f"{each} each"
     )
@@ -75,3 +77,8 @@ def beside_all_rows(step: "HMCECS", drawn: tuple[float, float] | None = None) ->
         return Beside(f"{times}. HMCECS is the faster one")
     use = code if pays(found.full_seconds, found.seconds) else ""
     return Beside(f"{times}. Use {code}, which is exact", use)
+
+
+def _all(step: "HMCECS") -> str:
+    """Say what NUTS evaluates: of a model without its local variables, all units."""
+    return "all rows" if step.units is None else "all units, without local variables too,"

@@ -43,7 +43,7 @@ def attach(step: "ChainStep", order: int | str | None) -> None:
     else:
         warn_of_samples(step.tall.rows.columns, type(step).__name__)
     warn_about_whole_terms(step.tall.whole, step.n_rows)
-    if len(step.tall.rows.names) > 1 or step.tall.whole:
+    if step.units is None and (len(step.tall.rows.names) > 1 or step.tall.whole):
         _log.info(f"{type(step).__name__} subsamples {step.tall.described}")
 
 

@@ -33,7 +33,6 @@ from pymc_subsample.chain.signatures import complete
 from pymc_subsample.chain.tuning import ProposalTuning, Tuning
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Rule
-from pymc_subsample.diagnostics.integrals import INTEGRATED
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.modes import ModeSearch
 from pymc_subsample.expansion.reference import Reference, no_sums
@@ -387,7 +386,7 @@ class ChainStep(BlockedStep):
     def _unjudged(self) -> dict[str, Any]:
         """Statistics that draws share, but for the checks of the chain's last."""
         shared = {"n_rows": self.n_rows, STATISTIC: self.sampler.number}
-        shared |= {} if self.units is None else {INTEGRATED: self.units.number}
+        shared |= integrating.unit_statistics(self.units)
         return checks.record(self.rules, None) | shared | {"warning": None}
 
     # States and pickles

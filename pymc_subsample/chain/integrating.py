@@ -13,7 +13,13 @@ from pymc_subsample.chain import guards
 from pymc_subsample.chain.calling import calling_sample
 from pymc_subsample.chain.connection import connect
 from pymc_subsample.diagnostics.checks import Check, amount, statistics
-from pymc_subsample.diagnostics.integrals import INTEGRALS, INTEGRATED, LOCAL_DRAWS, UNIT_RULES
+from pymc_subsample.diagnostics.integrals import (
+    INTEGRALS,
+    INTEGRATED,
+    LEVELS,
+    LOCAL_DRAWS,
+    UNIT_RULES,
+)
 from pymc_subsample.expansion.modes import ModeSearch
 from pymc_subsample.units.sampled import Units, units_of
 from pymc_subsample.validation import name_list
@@ -55,9 +61,26 @@ def integrated(
 def declare_units(step: "ChainStep") -> None:
     """Add rules and statistics of units to those of a step's sampler."""
     step.rules = [*step.sampler.rules, *UNIT_RULES]  # type: ignore[misc]
-    more = {INTEGRATED: (np.int64, []), **statistics(UNIT_RULES)}
+    more = {INTEGRATED: (np.int64, []), LEVELS: (np.int64, []), **statistics(UNIT_RULES)}
     step.stats_dtypes_shapes = {**step.stats_dtypes_shapes, **more}  # type: ignore[misc]
     step.stats_dtypes = [{name: kind for name, (kind, _) in step.stats_dtypes_shapes.items()}]
+
+
+def unit_statistics(units: Units | None) -> dict[str, int]:
+    """Return what every draw records of variables that are integrated out."""
+    return {} if units is None else {INTEGRATED: units.number, LEVELS: units.levels}
+
+
+def each(step: "ChainStep") -> str:
+    """Return what a step subsamples, as messages call it."""
+    return "rows" if step.units is None else "units"
+
+
+def sampled(step: "ChainStep") -> str:
+    """Say how many rows, or units, of which variables a step subsamples."""
+    if step.units is None:
+        return f"{step.n_rows:,} rows of {', '.join(step.observed)}"
+    return f"{step.n_rows:,} {step.units.described(len(step.observed))}"
 
 
 def begin(step: "ChainStep") -> None:
@@ -66,9 +89,17 @@ def begin(step: "ChainStep") -> None:
         _store_as_called(step.units)
 
 
-def completed(step: "ChainStep", points: list[PointType]) -> list[PointType]:
-    """Return points with draws of local variables, where some are integrated out."""
-    return points if step.units is None else step.units.completed(points, step.tune, step.rng)
+def completed(step: "ChainStep", points: list[PointType], after: int) -> list[PointType]:
+    """Return points with draws of local variables, where some are integrated out.
+
+    `after` is how many draws were made after the first of these points.
+    """
+    if step.units is None:
+        return points
+    left = step.draws_left + after
+    if step.tune and step.tuning is not None:
+        left += step.tuning.total - step.tuning.done
+    return step.units.completed(points, step.tune, step.rng, left)
 
 
 def integrated_anew(step: "ChainStep", search: ModeSearch | None) -> bool:
@@ -102,9 +133,9 @@ def say_costs(step: "ChainStep") -> None:
     if not units.stored or known is None:
         return
     point = units.marginal.initial_point()
-    units.drawn(point, bytes(1))  # the first time finds modes
+    units.drawn(point, bytes(1), 0)  # the first time finds modes
     start = thread_time()
-    units.drawn(point, bytes(1))
+    units.drawn(point, bytes(1), 1)
     each = thread_time() - start
     total = each * int(known["draws"]) * len(known["traces"])
     if total > _LONG:

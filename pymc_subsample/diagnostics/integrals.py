@@ -4,6 +4,8 @@ from pymc_subsample.diagnostics.checks import Rule
 
 # Statistic of every draw: which of the model's free variables were integrated out, as bits.
 INTEGRATED = "integrated"
+# And how many levels they have.
+LEVELS = "integrated_levels"
 INTEGRALS = Rule(
     "integrals",
     "error of the log posterior by integrals over local variables",

@@ -11,19 +11,33 @@ S is what chains have one by one: together, they seem to have the fewer the less
 
 The effective sample size is that of ranks, of tails and of standard deviations. The last is the
 smallest by far where momenta swing a chain to and fro and hardly ever change their energy.
+
+Effects that were drawn given each draw of the others are judged apart from these. They mix at least
+as fast, but there are thousands of them, and the smallest of so many estimates is far below what
+each of them estimates. An estimate of S effective draws is off by :math:`\sqrt{8 / S}` of itself
+(Sokal, 1997, for a window of four autocorrelation times). What 99% of effects exceed is compared
+with what 99% of estimates exceed where all effects have the number of draws that is asked for.
+
+References
+----------
+Sokal, A. (1997). Monte Carlo methods in statistical mechanics: foundations and new algorithms.
+In: Functional Integration, 131-192. Springer.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import xarray as xr
-from scipy.stats import chi2
+from scipy.stats import chi2, norm
 
 from pymc_subsample.diagnostics import array_stats, signed
 from pymc_subsample.diagnostics.checks import Rule
 from pymc_subsample.diagnostics.findings import Finding, judged, tiered
 from pymc_subsample.diagnostics.thinned import columns
+from pymc_subsample.diagnostics.trees import SAMPLE_DIMS
 
 _LONGER = "Sample and tune for longer; if that doesn't help, reparametrise the model."
 R_HAT = Rule("r_hat", "largest R-hat", 1.05, _LONGER)
@@ -32,20 +46,94 @@ ESS = Rule("ess", "smallest effective sample size (bulk, tail, sd)", 100, _LONGE
 ESS_DOUBT = Rule("ess", ESS.title, 400, _LONGER, severity="warn", at_least=True)
 # Share of runs of chains that have mixed in which R-hat is doubted.
 FALSE_ALARMS = 0.01
+# Share of effects that may have fewer effective draws, and effects that are looked at.
+_FEW, _LOOKED_AT = 0.01, 2_000
 # Variables with more elements are left out of R-hat and effective sample size.
 _MOST_ELEMENTS = 10_000
 _TAILS = 0.05, 0.95
 _AXES = {"chain_axis": 0, "draw_axis": 1}
 
 
-@np.errstate(all="ignore")  # ArviZ's of elements that do not move
-def mixing(posterior: xr.Dataset, signs: np.ndarray | None = None) -> list[Finding]:
-    """R-hat and effective sample size of the worst element; signs have shape (chain, draw)."""
+def _fewest(rule: Rule) -> Rule:
+    """Return the rule for what all but a few effects exceed."""
+    off = np.exp(norm.ppf(_FEW) * np.sqrt(8 / rule.bound))
+    title = f"effective sample size that {1 - _FEW:.0%} of effects exceed"
+    return replace(rule, name="effects_ess", title=title, bound=float(round(rule.bound * off)))
+
+
+def _of_effects(rule: Rule) -> Rule:
+    return replace(rule, name="effects_r_hat", title="largest R-hat of effects")
+
+
+EFFECTS_ESS, EFFECTS_ESS_DOUBT = _fewest(ESS), _fewest(ESS_DOUBT)
+EFFECTS_R_HAT, EFFECTS_R_HAT_DOUBT = _of_effects(R_HAT), _of_effects(R_HAT_DOUBT)
+
+
+def mixing(
+    posterior: xr.Dataset, signs: np.ndarray | None = None, levels: int = 0
+) -> list[Finding]:
+    """R-hat and effective sample size of the worst element; signs have shape (chain, draw).
+
+    Variables with an axis of so many `levels` are effects, drawn given the others, which are judged
+    by all of them together.
+    """
     sizes = posterior.sizes["chain"] * posterior.sizes["draw"]
-    names = [str(n) for n, x in posterior.items() if 0 < x.size <= _MOST_ELEMENTS * sizes]
+    effects = posterior[[n for n, x in posterior.items() if levels and levels in x.shape[2:]]]
+    others = posterior.drop_vars(list(effects))
+    names = [str(n) for n, x in others.items() if 0 < x.size <= _MOST_ELEMENTS * sizes]
+    findings = _holes(posterior[[*names, *effects]])
+    if names:
+        r_hat, ess = _judged(*columns(others, names), signs)
+        findings += [
+            _worst(R_HAT, R_HAT_DOUBT, np.nanargmax, *r_hat),
+            _worst(ESS, ESS_DOUBT, np.nanargmin, *ess),
+        ]
+    if effects:
+        r_hat, ess = _judged(*columns(_some(effects, levels), [str(n) for n in effects]), signs)
+        findings += [
+            _worst(EFFECTS_R_HAT, EFFECTS_R_HAT_DOUBT, np.nanargmax, *r_hat),
+            _worst(EFFECTS_ESS, EFFECTS_ESS_DOUBT, _few, *ess),
+        ]
+    return findings
+
+
+def _some(effects: xr.Dataset, levels: int) -> xr.Dataset:
+    """Return evenly spread levels of effects."""
+    each = max(1, _LOOKED_AT // len(effects))
+    some = np.unique(np.linspace(0, levels - 1, min(each, levels)).astype(int))
+    own = [d for d, n in effects.sizes.items() if n == levels and d not in SAMPLE_DIMS]
+    return effects.isel(dict.fromkeys(own, some))
+
+
+def _few(values: np.ndarray) -> int:
+    """Return which of some numbers all but a few exceed; NaN are none."""
+    known = np.flatnonzero(~np.isnan(values))
+    return int(known[np.argsort(values[known])[int(_FEW * len(known))]])
+
+
+def _holes(posterior: xr.Dataset) -> list[Finding]:
+    names = [str(n) for n, x in posterior.items() if np.isnan(x.to_numpy()).any()]
     if not names:
         return []
     values, labels = columns(posterior, names)
+    holes = np.flatnonzero(np.isnan(values).any(axis=(0, 1)))
+    advice = (
+        f"{labels[holes[0]]}{' and others' if len(holes) > 1 else ''}. Such draws have no "
+        "mean, quantile or R-hat: leave the variable out, or compute it from finite numbers."
+    )
+    return [
+        Finding("nan", "elements with draws that are NaN", "warn", len(holes), 0, False, advice)
+    ]
+
+
+_Numbers = tuple[np.ndarray, np.ndarray, np.ndarray, list[str], bool]
+
+
+@np.errstate(all="ignore")  # ArviZ's of elements that do not move
+def _judged(
+    values: np.ndarray, labels: list[str], signs: np.ndarray | None
+) -> tuple[_Numbers, _Numbers]:
+    """Return R-hats and effective sample sizes of elements, as `_worst` takes them."""
     moved = values.std(axis=(0, 1)) > 0
     if signs is None or signs.ndim > 2 or not signs.sum() > 0:
         series = [values]
@@ -63,36 +151,34 @@ def mixing(posterior: xr.Dataset, signs: np.ndarray | None = None) -> list[Findi
         r_hat = np.array([signed.r_hat(x, signs) for x in each])
         few = (signed.ess_bulk, partial(signed.ess_tail, prob=_TAILS[0]), signed.ess_sd)
         ess = np.fmin.reduce([[f(x, signs) for x in each] for f in few])
-    findings = []
-    holes = np.flatnonzero(np.isnan(values).any(axis=(0, 1)))
-    if len(holes):
-        advice = (
-            f"{labels[holes[0]]}{' and others' if len(holes) > 1 else ''}. Such draws have no "
-            "mean, quantile or R-hat: leave the variable out, or compute it from finite numbers."
-        )
-        findings.append(
-            Finding("nan", "elements with draws that are NaN", "warn", len(holes), 0, False, advice)
-        )
     chance = np.ones(len(labels))
     high = np.flatnonzero(moved & (r_hat > R_HAT_DOUBT.bound))
     if len(high):
         chance[high] = by_chance([x[..., high] for x in series], int(moved.sum()))
     beyond = moved & (r_hat > np.fmax(chance, R_HAT_DOUBT.bound))
-    for fail, doubt, numbers, among, worst, usual in (
-        (R_HAT, R_HAT_DOUBT, r_hat, beyond if beyond.any() else moved, np.nanargmax, chance),
-        (ESS, ESS_DOUBT, ess, moved, np.nanargmin, np.zeros(len(labels))),
-    ):
-        known = np.where(among, numbers, np.nan)
-        if np.all(np.isnan(known)):
-            advice = "ArviZ gives none: sample at least 2 chains of at least 4 draws that move."
-            still = not moved.any() and posterior.sizes["draw"] > 1
-            status = "fail" if still else "warn"
-            findings.append(judged(doubt, status, np.nan, advice))
-            continue
-        at = int(worst(known))
-        fail, doubt = (replace(x, bound=max(x.bound, float(usual[at]))) for x in (fail, doubt))
-        findings.append(tiered(fail, doubt, float(numbers[at]), f"{labels[at]}. "))
-    return findings
+    still = not moved.any() and values.shape[1] > 1
+    among = beyond if beyond.any() else moved
+    return (r_hat, among, chance, labels, still), (ess, moved, np.zeros(len(labels)), labels, still)
+
+
+def _worst(
+    fail: Rule,
+    doubt: Rule,
+    worst: Callable[[np.ndarray], Any],
+    numbers: np.ndarray,
+    among: np.ndarray,
+    usual: np.ndarray,
+    labels: list[str],
+    still: bool,
+) -> Finding:
+    """Judge the worst of some numbers, of elements that are `among` those which matter."""
+    known = np.where(among, numbers, np.nan)
+    if np.all(np.isnan(known)):
+        advice = "ArviZ gives none: sample at least 2 chains of at least 4 draws that move."
+        return judged(doubt, "fail" if still else "warn", np.nan, advice)
+    at = int(worst(known))
+    fail, doubt = (replace(x, bound=max(x.bound, float(usual[at]))) for x in (fail, doubt))
+    return tiered(fail, doubt, float(numbers[at]), f"{labels[at]}. ")
 
 
 def by_chance(series: list[np.ndarray], elements: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import xarray as xr
 from pymc_subsample.diagnostics.checks import FAILED, IMAGES, MODES, PREFIX, SEARCHES, Rule, recall
 from pymc_subsample.diagnostics.divergences import NEAREST, RULE_NAMES, Loss
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
-from pymc_subsample.diagnostics.integrals import INTEGRATED, UNIT_RULES
+from pymc_subsample.diagnostics.integrals import INTEGRATED, LEVELS, UNIT_RULES
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.thinned import group, sampled_rows
 from pymc_subsample.results.audited import Audit
@@ -43,7 +43,9 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
         that has lost its end, noise, refreshes, divergences and acceptance are judged by the draws
         that there are. R-hat and effective sample size are those of `summary`, and of standard
         deviations, of the worst element of the posterior; variables of more than 10,000 elements
-        are left out.
+        are left out. Effects that were integrated out and drawn given each draw of the others are
+        judged apart: by the largest R-hat, and the effective sample size that 99% of them exceed,
+        of 2,000 evenly spread ones.
 
     Raises
     ------
@@ -90,7 +92,7 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
         share = float(stats["sign"].values.mean()) ** 2  # of all chains together
         findings.append(tiered(SIGN, SIGN_DOUBT, share))
         signs = stats["sign"].values.astype(float)
-    findings += mixing(posterior, signs)
+    findings += mixing(posterior, signs, int(stats[LEVELS].max()) if LEVELS in stats else 0)
     if audit is not None:
         findings += audit.of_subsampling
     cost = float(stats["n_evaluations"].sum()) if "n_evaluations" in stats else np.nan

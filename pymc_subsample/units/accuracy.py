@@ -15,7 +15,14 @@ from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.modes import Modes, find_modes
 from pymc_subsample.units.moving import moved
 from pymc_subsample.units.quadrature import nodes
-from pymc_subsample.units.reference import few_nodes, integrals, log_posterior, sampled, searched
+from pymc_subsample.units.reference import (
+    few_nodes,
+    integrals,
+    log_posterior,
+    sampled,
+    searched,
+    spread_of,
+)
 
 # Units that tell the error of nodes, and at how many points.
 _MEASURED, _POINTS = 300, 6
@@ -34,7 +41,7 @@ _MOST_NODES = 1_000
 _STEPS_TRIED, _WORTH = (0, 1, 2, 3), 0.5
 _FAR = 4.0
 # Of differences of gradients, which are sums over units; and what brings a point nearer.
-_STEP, _NEARER = 1e-4, 0.8
+_STEP, _NEARER, _NEARER_TIMES = 1e-4, 0.8, 60
 
 
 @dataclass(frozen=True)
@@ -135,10 +142,11 @@ def _far_points(
     def at(x: np.ndarray) -> tuple[float, np.ndarray]:
         return log_posterior(functions, x, find_modes(functions, x, modes.m), few, counted)
 
-    hessian = _hessian(functions, lambda x: at(x)[1], theta)
+    factor = spread_of(functions, theta, modes, few, counted, rng)
+    hessian = _hessian(functions, lambda x: at(x)[1], theta, factor)
     level, axes = np.linalg.eigh(-(hessian + hessian.T) / 2)
     # A direction that neither rows nor the prior tell would be followed for ever.
-    spread = axes / np.sqrt(np.maximum(level, 1.0 / _FAR**2))
+    spread = factor @ axes / np.sqrt(np.maximum(level, 1.0 / _FAR**2))
     radius = max(_FAR, float(np.sqrt(chdtri(max(size, 1), 0.05))))
     directions = rng.standard_normal((_POINTS, size))
     directions /= np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1e-300)
@@ -146,18 +154,24 @@ def _far_points(
     for direction in directions:
         shift = radius * spread @ direction
         # Where the density falls faster than it began to, draws are not as far out.
-        while value - at(theta + shift)[0] > radius**2 / 2 and np.any(np.abs(shift) > _STEP):
+        for _ in range(_NEARER_TIMES):
+            if value - at(theta + shift)[0] <= radius**2 / 2:
+                break
             shift *= _NEARER
         found.append(theta + shift)
     return found
 
 
 def _hessian(
-    functions: UnitFunctions, gradient: Callable[[np.ndarray], np.ndarray], at: np.ndarray
+    functions: UnitFunctions,
+    gradient: Callable[[np.ndarray], np.ndarray],
+    at: np.ndarray,
+    factor: np.ndarray,
 ) -> np.ndarray:
-    """Differentiate a gradient; refuse a point beside which it is not finite."""
+    """Differentiate a gradient along `factor`; refuse a point beside which it is not finite."""
     lines = [
-        (gradient(at + _STEP * e) - gradient(at - _STEP * e)) / (2 * _STEP) for e in np.eye(len(at))
+        (gradient(at + _STEP * e) - gradient(at - _STEP * e)) @ factor / (2 * _STEP)
+        for e in factor.T
     ]
     hessian = np.array(lines).reshape(len(at), len(at))
     if not np.all(np.isfinite(hessian)):

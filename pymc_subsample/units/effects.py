@@ -15,7 +15,7 @@ from pymc_subsample.units.elsewhere import share_elsewhere
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import UnitGraphs
 from pymc_subsample.units.modes import find_modes
-from pymc_subsample.units.of_run import marginal_of_run
+from pymc_subsample.units.of_run import marginal_of_run, shared_draws
 from pymc_subsample.units.quantities import Quantity, quantities_of
 from pymc_subsample.units.reference import start_of
 from pymc_subsample.validation import name_list, probabilities, shown
@@ -56,7 +56,8 @@ def effects(
     var_names : str or sequence of str, optional
         Local variables, and deterministics with their levels. Default: all of these.
     levels : sequence, optional
-        Labels of levels, where they have coords, or else their numbers. Default: all, summarised.
+        Labels of levels if the model has coords for them, else their numbers, from 0. Default: all,
+        summarised.
     quantiles : sequence of float, default (0.055, 0.945)
         Of the summary.
     rng : int or numpy.random.Generator, optional
@@ -94,7 +95,8 @@ def effects(
     ...     shared = pm.sample()
     >>> draws = pms.effects(shared, marginal, levels=[0, 1, 2])
     """
-    marginal = marginal_of_run(idata, model_in_context(model, "Call pms.effects(idata)"))
+    model = model_in_context(model, "Call pms.effects(idata)")
+    marginal = marginal_of_run(idata, model, "pms.effects")
     graphs = marginal.functions.graphs
     found = quantities_of(graphs)
     names = name_list("var_names", var_names) or list(found)
@@ -105,7 +107,7 @@ def effects(
                 f"Those are {list(found)}."
             )
     posterior = idata["posterior"].to_dataset().transpose(*SAMPLE_DIMS, ...)
-    theta = _shared(graphs, posterior)
+    theta = shared_draws(graphs, posterior)
     quantities = [found[name] for name in names]
     chosen, labels = _levels(graphs, levels)
     probs = probabilities("quantiles", quantiles)
@@ -132,7 +134,7 @@ def drawn_levels(
     graphs = marginal.functions.graphs
     functions, found = UnitFunctions(graphs, as_recorded=True), quantities_of(graphs)
     levels, labels = _levels(graphs, None)
-    quantities, theta = [found[name] for name in names], _shared(graphs, posterior)
+    quantities, theta = [found[name] for name in names], shared_draws(graphs, posterior)
     drawn = _drawn(marginal, functions, quantities, theta, levels, rng)
     pieces = {name: [values] for name, values in zip(names, drawn, strict=True)}
     return _dataset(graphs, posterior, quantities, pieces, labels, None)
@@ -155,45 +157,35 @@ def _warn_of_integrals(
         )
 
 
-def _shared(graphs: UnitGraphs, posterior: xr.Dataset) -> np.ndarray:
-    """Return draws of shared variables, one vector each."""
-    missing = [name for name in graphs.shared if name not in posterior]
-    if missing:
-        raise ValueError(
-            f"idata.posterior lacks {', '.join(map(repr, missing))}, given which local variables "
-            "are drawn. Sample without var_names, or keep them."
-        )
-    n = posterior.sizes["chain"] * posterior.sizes["draw"]
-    parts = []
-    for name, v in graphs.shared.items():
-        values = posterior[name].to_numpy()
-        if values.shape[2:] != v.type.shape:
-            raise ValueError(
-                f"idata.posterior[{name!r}] has shape {values.shape[2:]} per draw, the model's "
-                f"variable {v.type.shape}. Pass the model that was sampled."
-            )
-        parts.append(values.reshape(n, -1).astype(float))
-    return np.concatenate([np.zeros((n, 0)), *parts], axis=1)
+def labels_of(graphs: UnitGraphs) -> tuple[str, list | None]:
+    """Return the dimension of levels, and its coords, None if the model gives none."""
+    grouping, model = graphs.grouping, graphs.reading.model
+    for name in grouping.names:
+        place = grouping.own[name]
+        for dim in model.named_vars_to_dims.get(name, ())[place : place + 1]:
+            if model.coords.get(dim) is not None:
+                return str(dim), np.asarray(model.coords[dim]).tolist()
+    return "", None
 
 
 def _levels(graphs: UnitGraphs, levels: Any) -> tuple[np.ndarray, Any]:
     """Return numbers of levels, and their labels."""
-    grouping, model = graphs.grouping, graphs.reading.model
-    dims = [model.named_vars_to_dims.get(n, ())[grouping.own[n] : grouping.own[n] + 1]
-            for n in grouping.names]  # fmt: skip
-    coords = next((model.coords[d[0]] for d in dims if d and model.coords.get(d[0])), None)
-    labels = np.arange(grouping.levels) if coords is None else np.asarray(coords)
+    dim, coords = labels_of(graphs)
+    labels = list(range(graphs.grouping.levels)) if coords is None else coords
     if levels is None:
-        return np.arange(grouping.levels), labels
+        return np.arange(len(labels)), np.asarray(labels)
     given = [levels] if np.ndim(levels) == 0 else list(levels)
-    position = {label: i for i, label in enumerate(labels.tolist())}
+    position = {label: i for i, label in enumerate(labels)}
     unknown = [x for x in given if x not in position]
     if unknown or not given:
+        of = "numbers, since the model has no coords for them," if coords is None else (
+            f"labels, the model's coords of {dim!r},")  # fmt: skip
         raise ValueError(
-            f"levels holds {shown(unknown[0]) if unknown else 'nothing'}, and there are "
-            f"{grouping.levels:,} levels, from {labels[0]!r} to {labels[-1]!r}."
+            f"levels holds {shown(unknown[0]) if unknown else 'nothing'}. Levels are {of} from "
+            f"{labels[0]!r} to {labels[-1]!r}, {len(labels):,} in all."
         )
-    return np.array([position[x] for x in given]), labels[[position[x] for x in given]]
+    chosen = np.array([position[x] for x in given])
+    return chosen, np.asarray(labels)[chosen]
 
 
 def _drawn(

@@ -20,8 +20,9 @@ _TOGETHER = 2_000
 class LocalDraws:
     """Values of local variables, as the model's value variables, given those of shared ones.
 
-    The random numbers of a draw follow from the shared values and a chain's `key`: draws do not
-    depend on how many are made at a time, and made again they are the same.
+    The random numbers of a draw follow from the shared values, a chain's `key` and the draw's
+    `number`: draws do not depend on how many are made at a time, made again they are the same, and
+    where shared values repeat they differ.
     """
 
     def __init__(self, marginal: Marginal) -> None:
@@ -51,11 +52,12 @@ class LocalDraws:
         each = np.concatenate(found)
         return float(each.max()), int(np.argmax(each))
 
-    def at(self, point: Mapping[str, np.ndarray], key: bytes) -> dict[str, np.ndarray]:
+    def at(self, point: Mapping[str, np.ndarray], key: bytes, number: int) -> dict[str, np.ndarray]:
         """Return a draw given a point of value variables, by the names of value variables."""
         functions = self._marginal.functions
         theta = functions.ravel(dict(point))
-        digest = hashlib.blake2b(theta.tobytes(), key=key, digest_size=16).digest()
+        counted = theta.tobytes() + number.to_bytes(8, signed=True)
+        digest = hashlib.blake2b(counted, key=key, digest_size=16).digest()
         rng = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
         u = np.concatenate([drawer.draw(theta, rng) for _, drawer, _ in self._parts])
         own = [by_level(self._graphs, name, u) for name in self._graphs.grouping.names]

@@ -1,16 +1,24 @@
 """Which variables a run integrated out, and the model without them, made again."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_subsample.diagnostics.drift import refuse_intercept
 from pymc_subsample.diagnostics.integrals import INTEGRATED
+from pymc_subsample.diagnostics.trees import SAMPLE_DIMS
+from pymc_subsample.model.bambi import intercepts, is_bambis
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.choosing import chosen
+from pymc_subsample.units.functions import UnitFunctions
+from pymc_subsample.units.graphs import UnitGraphs
 from pymc_subsample.units.marginal import kept_of, without_local
+from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.reading import read
+from pymc_subsample.units.reference import few_nodes, integrals, sampled, searched, start_of
 
 # As steps have it.
 _SEED = 0
@@ -32,7 +40,7 @@ def without_units(
     return without_local(reading, chosen(reading, names), n_nodes, np.random.default_rng(_SEED))
 
 
-def marginal_of_run(idata: xr.DataTree, model: pm.Model) -> Marginal:
+def marginal_of_run(idata: xr.DataTree, model: pm.Model, said: str) -> Marginal:
     """Return what of a model was integrated out for a run of it, or of what `marginalize` made."""
     found = kept_of(model)
     if found is None and (names := integrated_in(idata, model)):
@@ -43,4 +51,54 @@ def marginal_of_run(idata: xr.DataTree, model: pm.Model) -> Marginal:
             "integrated out (copies of it do not), or one of which a step integrated local "
             "variables out in this run, as idata.sample_stats.integrated says."
         )
+    refuse_moved(found, model, idata["posterior"].to_dataset(), said)
     return found
+
+
+def shared_draws(graphs: UnitGraphs, posterior: xr.Dataset) -> np.ndarray:
+    """Return draws of shared variables, one vector each."""
+    missing = [name for name in graphs.shared if name not in posterior]
+    if missing:
+        raise ValueError(
+            f"idata.posterior lacks {', '.join(map(repr, missing))}, given which local variables "
+            "are drawn. Sample without var_names, or keep them."
+        )
+    posterior = posterior.transpose(*SAMPLE_DIMS, ...)
+    n = posterior.sizes["chain"] * posterior.sizes["draw"]
+    parts = []
+    for name, v in graphs.shared.items():
+        values = posterior[name].to_numpy()
+        if values.shape[2:] != v.type.shape:
+            raise ValueError(
+                f"idata.posterior[{name!r}] has shape {values.shape[2:]} per draw, the model's "
+                f"variable {v.type.shape}. Pass the model that was sampled."
+            )
+        parts.append(values.reshape(n, -1).astype(float))
+    return np.concatenate([np.zeros((n, 0)), *parts], axis=1)
+
+
+def refuse_moved(marginal: Marginal, model: pm.Model, posterior: xr.Dataset, said: str) -> None:
+    """Refuse draws of Bambi's with an intercept that is not the model's, by its marginal."""
+    graphs, rng = marginal.functions.graphs, np.random.default_rng(_SEED)
+    moved = [name for name in intercepts(model) if name in graphs.shared]
+    if not moved or not is_bambis(posterior):
+        return
+    functions = UnitFunctions(graphs, as_recorded=True)
+    some, counted = sampled(functions, searched(functions), rng)
+    draws = shared_draws(graphs, posterior)
+    center, sds = draws.mean(axis=0), functions.split(draws.std(axis=0))
+
+    def heights(name: str, moves: np.ndarray) -> np.ndarray:
+        found = []
+        for move in moves:
+            values = zip(functions.values, functions.split(center), strict=True)
+            theta = np.concatenate([np.ravel(x + move * (n == name)) for n, x in values])
+            with np.errstate(all="ignore"):
+                modes = find_modes(some, theta, start_of(some))
+                each, _ = integrals(some, theta, modes, few_nodes(functions))
+            found.append(counted @ each)
+        return np.array(found)
+
+    for name, sd in zip(functions.values, sds, strict=True):
+        if name in moved:
+            refuse_intercept(name, sd, partial(heights, name), said)

@@ -43,6 +43,17 @@ class Units:
         return sum(1 << i for i, rv in enumerate(self.model.free_RVs) if rv.name in self.names)
 
     @property
+    def levels(self) -> int:
+        """How many levels they have."""
+        return self._kept.functions.graphs.grouping.levels
+
+    def described(self, tables: int) -> str:
+        """Say whose levels are subsampled; rows of units are laid out in so many tables."""
+        rows = int(self._kept.functions.n_rows.sum())
+        laid_out = f" in {tables} tables" if tables > 1 else ""
+        return f"levels of {' and '.join(self.names)} ({rows:,} rows){laid_out}"
+
+    @property
     def lengths(self) -> set[int]:
         """Numbers of rows of the terms that units are made of."""
         return {len(index) for index in self._kept.functions.graphs.grouping.index.values()}
@@ -57,19 +68,23 @@ class Units:
         wanted = [v for v in self.model.unobserved_RVs if var_names is None or v.name in var_names]
         self.stored, self.tuning = not local.isdisjoint(ancestors(wanted)), tuning
 
-    def completed(self, points: list[Point], tune: bool, rng: np.random.Generator) -> list[Point]:
+    def completed(
+        self, points: list[Point], tune: bool, rng: np.random.Generator, left: int
+    ) -> list[Point]:
         """Return points of value variables with draws of local ones, if these are stored.
 
-        Random numbers follow from what seeded a chain's generator, and from the points.
+        Random numbers follow from what seeded a chain's generator, from the points and from how
+        many draws of the chain are `left` after the first of them: a point that repeats gets
+        another draw.
         """
         if not self.stored or (tune and not self.tuning):
             return points
         key = rng.bit_generator.seed_seq.generate_state(8).tobytes()
-        return [{**point, **self.drawn(point, key)} for point in points]
+        return [{**x, **self.drawn(x, key, left - k)} for k, x in enumerate(points)]
 
-    def drawn(self, point: Point, key: bytes) -> dict[str, np.ndarray]:
+    def drawn(self, point: Point, key: bytes, number: int) -> dict[str, np.ndarray]:
         """Return a draw of local variables given a point of value variables."""
-        return self._local.at(point, key)
+        return self._local.at(point, key, number)
 
     def without(self, values: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return values by the names of variables, or of value variables, without local ones."""

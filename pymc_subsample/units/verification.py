@@ -1,11 +1,12 @@
 """What was read of a model by units, against the model as it was written."""
 
 import numpy as np
+from pymc.logprob.utils import ParameterValueError
 from pytensor.graph.basic import Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 
 from pymc_subsample.graph.concrete import concretize, evaluate, numpy_function
-from pymc_subsample.model import TallModelError
+from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.functions import UnitFunctions, by_level
 from pymc_subsample.units.reference import integrals
@@ -22,14 +23,20 @@ def check_joint(functions: UnitFunctions, rng: np.random.Generator) -> None:
     As far from the start as they agree: in the model's own graph probabilities are clipped, or
     rounded to 0 or 1, and rates overflow, where a slope of a year moves by a tenth.
     """
-    names = functions.graphs.grouping.names
+    names, model = functions.graphs.grouping.names, functions.graphs.reading.model
     theta = rng.standard_normal(functions.size)
     u = rng.standard_normal((functions.graphs.grouping.levels, functions.graphs.size))
     for spread in _SPREADS:
-        parts, written = _evaluated(functions, spread * theta, spread * u)
+        try:
+            parts, written = _evaluated(functions, spread * theta, spread * u)
+        except ParameterValueError:
+            TallModel(model)  # names the rows, and columns that are not finite
+            raise
         found, size = float(np.sum(parts)), float(np.sum(np.abs(parts)))
         if abs(found - written) <= _TOLERANCE * size < np.inf:
             return
+    if not np.isfinite([found, written]).all():
+        TallModel(model)
     _compare(found, written, size, names)
 
 

@@ -384,6 +384,51 @@ def test_an_audit_is_judged(healthy, kind, numbers, expected):
     assert found.status == (worst or "pass")
 
 
+def panel(rng, shared, levels=4_000, draws=250):
+    """Draws of a shared variable, an AR(1) of lag `shared`, and of effects given each of them."""
+    x = lfilter([np.sqrt(1 - shared**2)], [1, -shared], rng.standard_normal((4, 4 * draws)))
+    mu = x[:, -draws:]
+    effects = mu[..., None] + 3 * rng.standard_normal((4, draws, levels))
+    return xr.Dataset({
+        "mu": (("chain", "draw"), mu), "effect": (("chain", "draw", "unit"), effects)
+    })  # fmt: skip
+
+
+@pytest.mark.costly
+def test_effects_of_a_healthy_run_pass_and_shared_variables_that_do_not_mix_fail():
+    healthy, stuck = (panel(np.random.default_rng(1), lag) for lag in (0.3, 0.995))
+    alone = {f.name: f for f in mixing(healthy)}
+    assert alone["ess"].value < 0.8 * 4 * 250  # the smallest of 4,000 estimates of 1,000
+    assert {f.name: f.status for f in mixing(healthy, levels=4_000)} == {
+        "r_hat": "pass", "ess": "pass", "effects_r_hat": "pass", "effects_ess": "pass"
+    }  # fmt: skip
+    found = {f.name: f.status for f in mixing(stuck, levels=4_000)}
+    assert found["r_hat"] == found["ess"] == "fail"
+    # Effects that follow a shared variable which does not mix do not pass either.
+    stuck["effect"] = stuck["effect"] / 100 + stuck["mu"]
+    found = {f.name: f.status for f in mixing(stuck, levels=4_000)}
+    assert found["effects_r_hat"] == found["effects_ess"] == "fail"
+
+
+def test_as_many_levels_as_draws_are_levels():
+    effects = xr.Dataset({"z": (("chain", "draw", "unit"), np.zeros((1, 2_500, 2_500), np.int8))})
+    assert dict(mixing_of._some(effects, 2_500).sizes) == {"chain": 1, "draw": 2_500, "unit": 2_000}
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("draws", [100, 250])
+def test_effects_that_have_as_many_effective_draws_as_are_asked_for_exceed_the_bound(draws):
+    """Of 400 effective draws in four chains, independent ones or of an autocorrelation."""
+    rng, levels = np.random.default_rng(2), 1_000
+    lag = (4 * draws - 400) / (4 * draws + 400)
+    x = rng.standard_normal((4, 4 * draws, levels))
+    x = lfilter([np.sqrt(1 - lag**2)], [1, -lag], x, axis=1)[:, -draws:]
+    bulk = az.ess(x, method="bulk", chain_axis=0, draw_axis=1)
+    share, error = np.mean(bulk < mixing_of.EFFECTS_ESS_DOUBT.bound), mixing_of._FEW
+    assert share <= binom.isf(1e-5, levels, error) / levels
+    assert np.mean(bulk < 400) > 0.3  # as they are without what estimates are off by
+
+
 @pytest.mark.parametrize("signs", [False, True])
 def test_draws_that_swing_without_changing_their_energy_are_too_few(signs):
     """Their ranks and tails have plenty of effective draws, and their squares hardly any."""
@@ -425,8 +470,9 @@ def test_even_weights_are_harmless_whatever_their_tail(healthy):
 
 OF_THE_REPORT = (
     report.SIGN, report.SIGN_DOUBT, mixing_of.R_HAT, mixing_of.R_HAT_DOUBT, mixing_of.ESS,
-    mixing_of.ESS_DOUBT, audited_by.K_HAT, audited_by.BIAS, audited_by.SD_ERROR,
-    audited_by.UNREACHED, audited_by.P_VALUE, audited_by.P_VALUE_DOUBT,
+    mixing_of.ESS_DOUBT, mixing_of.EFFECTS_R_HAT, mixing_of.EFFECTS_R_HAT_DOUBT,
+    mixing_of.EFFECTS_ESS, mixing_of.EFFECTS_ESS_DOUBT, audited_by.K_HAT, audited_by.BIAS,
+    audited_by.SD_ERROR, audited_by.UNREACHED, audited_by.P_VALUE, audited_by.P_VALUE_DOUBT,
     replace(audited_by.K_HAT, name="many digits", bound=good_k(200)),
 )  # fmt: skip
 EVERY_RULE = {

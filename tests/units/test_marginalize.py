@@ -17,7 +17,9 @@ from scipy.special import expit
 
 import pymc_subsample as pms
 from pymc_subsample.graph.concrete import numpy_function
+from pymc_subsample.model import TallModelError
 from pymc_subsample.units import accuracy, integrated
+from pymc_subsample.units.marginal import kept_of
 from pymc_subsample.units.modes import Modes
 
 
@@ -329,7 +331,7 @@ def test_integrals_that_do_not_serve_at_draws_are_said():
 
 def test_what_cannot_be_drawn_is_said():
     run = recorded(4, mu=0.2, tau=0.7, s=1.1, b=0.3)
-    with pytest.raises(ValueError, match="levels holds 'l99', and there are 40 levels"):
+    with pytest.raises(ValueError, match=r"levels holds 'l99'\. Levels are labels.* 40 in all"):
         pms.effects(run, centred(), levels=["l99"])
     with pytest.raises(ValueError, match="var_names holds 'mu', which is not made of local"):
         pms.effects(run, centred(), "mu", levels=["l1"])
@@ -455,3 +457,48 @@ def test_rates_that_overflow_where_the_search_starts_are_refused_by_name():
         pm.Poisson("y", rate, observed=np.arange(200) % 5)
     with pytest.raises(pms.TallModelError, match=r"'z' has no finite gradient beside .*'tau'"):
         pms.marginalize(wide, "z")
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("column", ["year", "income"])
+def test_columns_may_be_in_any_units(column):
+    """Rates of exp(2000 b) overflow a few steps of b from the start, and those of incomes too."""
+    rng, units = np.random.default_rng(5), 300
+    index = np.repeat(np.arange(units), 4)
+    raw = {
+        "year": rng.integers(2000, 2025, 4 * units) + 0.0,
+        "income": rng.lognormal(11, 0.5, 4 * units),
+    }
+    x = raw[column]
+    z = (x - x.mean()) / x.std()
+    y = rng.poisson(np.exp(0.5 + 0.7 * rng.normal(size=units)[index] + 0.3 * z))
+    found = []
+    for values, unit, origin in ((x, x.std(), x.mean()), (z, 1.0, 0.0)):
+        with pm.Model() as model:
+            mu, tau = pm.Normal("mu", 0, 1_000), pm.HalfNormal("tau", 1)
+            b, effect = pm.Normal("b", 0, 10 / unit), pm.Normal("effect", shape=units)
+            pm.Poisson("y", pm.math.exp(mu + tau * effect[index] + b * values), observed=y)
+        kept = kept_of(pms.marginalize(model))
+        at = dict(zip(kept.functions.values, kept.functions.split(kept.reference), strict=True))
+        found.append([at["mu"] + at["b"] * origin, at["b"] * unit, at["tau"]])
+        assert kept.integral.error < 0.01
+    # A hundredth of the posterior's standard deviations, which are above 0.03.
+    np.testing.assert_allclose(*found, atol=3e-4)
+    assert abs(found[0][1] - 0.3) < 0.15
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("likelihood", ["normal", "bernoulli"])
+def test_rows_with_a_column_that_is_not_finite_are_named(likelihood):
+    rng, index = np.random.default_rng(1), np.repeat(np.arange(200), 3)
+    x = rng.normal(size=600)
+    x[[7, 70]] = np.nan
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu"), pm.HalfNormal("tau")
+        eta = mu + tau * pm.Normal("z", shape=200)[index] + pm.Normal("b") * x
+        if likelihood == "normal":
+            pm.Normal("y", eta, 1, observed=rng.normal(size=600))
+        else:
+            pm.Bernoulli("y", logit_p=eta, observed=rng.integers(0, 2, 600))
+    with pytest.raises(TallModelError, match=r"in rows 7, 70.*is NaN"):
+        pms.marginalize(model, "z")

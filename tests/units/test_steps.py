@@ -6,6 +6,7 @@ from functools import cache
 
 import cloudpickle
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
@@ -135,12 +136,21 @@ def test_local_variables_are_drawn_given_each_draw():
 
 
 @pytest.mark.costly
+def test_where_a_point_repeats_local_variables_are_drawn_anew():
+    posterior = idata().posterior.to_dataset()
+    same = np.all([np.diff(posterior[n], axis=1) == 0 for n in ("mu", "tau", "sigma")], axis=0)
+    assert same.sum() > 20  # of rejected trajectories
+    assert not (np.diff(posterior["z"].to_numpy(), axis=1)[same] == 0).any()
+
+
+@pytest.mark.costly
 def test_draws_of_the_prior_are_found_out(monkeypatch):
     kept = local.LocalDraws.at
     elsewhere = {"mu": 0.0, "tau_log__": 0.0, "sigma_log__": 1.0}  # where sigma is e
 
-    def wrong(self, point, key):
-        return kept(self, point | {n: np.array(x) for n, x in elsewhere.items()}, key)
+    def wrong(self, point, key, number):
+        there = point | {n: np.array(x) for n, x in elsewhere.items()}
+        return kept(self, there, key, number)
 
     monkeypatch.setattr(local.LocalDraws, "at", wrong)
     assert stats.kstest(standardised(sampled(draws=500), 17), "norm").pvalue < 1e-5
@@ -261,6 +271,18 @@ def test_known_and_new_units_are_predicted():
     assert float(found["mean"][1]) == float(found["mean"][2]) != float(found["mean"][3])
     with pytest.raises(ValueError, match="points outside the array"):
         pms.predict(idata(), "y", model=model(), data=data)
+    # By labels, which levels have here, as `effects` takes them.
+    labels = ["u3", "new", "new", "other"]
+    named = pms.predict(
+        idata(), "y", model=model(), data={"code": labels}, new_levels=["new", "other"]
+    )
+    xr.testing.assert_equal(named, found)
+    with pytest.raises(ValueError, match=r"has \['new', 'other'\].* are 300, from 'u0' to 'u299'"):
+        pms.predict(idata(), "y", model=model(), data={"code": labels})
+    with pytest.raises(ValueError, match=r"holds \['u3'\], of which the model has draws"):
+        pms.predict(idata(), "y", model=model(), data={"code": labels}, new_levels=["u3"])
+    with pytest.raises(ValueError, match=r"levels holds 3\. Levels are labels, the model's coords"):
+        pms.effects(idata(), model(), "z", levels=[3])
     few = idata().copy()
     few["posterior"] = xr.DataTree(posterior.drop_vars(["z", "effect"]))
     again = pms.predict(few, "y", model=model(), data={"code": [3]})
@@ -408,3 +430,35 @@ def test_probabilities_that_are_clipped_far_out_are_read_as_they_are():
         p = pm.math.clip(pm.math.invlogit(eta), 1e-16, 1 - 1e-16)
         pm.Bernoulli("y", p=p, observed=outcome > 0)
     assert pms.marginalize(panel) is not None
+
+
+@pytest.mark.costly
+def test_bambis_moved_intercept_is_refused_first():
+    """Draws of effects, and of rows left out, would be given an intercept that is another one."""
+    bmb = pytest.importorskip("bambi")
+    random, index = np.random.default_rng(6), np.repeat(np.arange(200), 3)
+    year = random.integers(2000, 2025, 600).astype(float)
+    y = random.poisson(np.exp(0.5 * random.normal(size=200)[index] + 0.03 * (year - 2012)))
+    frame = pd.DataFrame({"y": y, "year": year, "customer": index})
+    found = {}
+    for center in (True, False):
+        formula = f"y ~ {'year' if center else 'center(year)'} + (1|customer)"
+        wrote = bmb.Model(formula, frame, family="poisson", center_predictors=center)
+        wrote.build()
+        within = wrote.backend.model
+        made = pms.HMCECS(model=within, integrate="1|customer_offset")
+        run = wrote.fit(
+            draws=100, tune=200, chains=2, cores=1, step=made, random_seed=1, omit_offsets=center,
+            progressbar=False,
+        )  # fmt: skip
+        found[center] = run, within
+    run, within = found[True]
+    for ask in (
+        lambda: pms.effects(run, within, levels=[0]),
+        lambda: pms.predict(run, "y", model=within),
+        lambda: pms.loo(run, model=within),
+    ):
+        with pytest.raises(ValueError, match="'Intercept' in idata is not that of the PyMC model"):
+            ask()
+    run, within = found[False]
+    assert pms.effects(run, within, levels=[0])["1|customer_offset"].shape == (2, 100, 1)

@@ -59,15 +59,15 @@ def compared(advice: Advice, pilot: Pilot, given: dict, setup: float, full: AllR
     times = (
         f"{wanted:,} effective draws take about {duration(advice.seconds)} with {advice.tried}, "
         f"and {'over' if full.bound else 'about'} {duration(advice.full_seconds)} with "
-        f"{full.against} on all rows"
+        f"{full.against} on all {advice.of}"
     )
     bounded = f" That is a lower bound: {full.bound}." if full.bound else ""
     if pilot.failed:
         reason = f"The pilot of {advice.tried} failed its own checks: {'; '.join(pilot.failed)}."
         if advice.data_share >= _LARGE_SHARE:
-            reason += f" It read {percent(advice.data_share)} of the rows."
+            reason += f" It read {percent(advice.data_share)} of the {advice.of}."
     elif pays(advice.seconds, advice.full_seconds, full.bound):
-        rows = read(advice.tried, advice.subsample_size)
+        rows = read(advice.tried, advice.subsample_size, advice.of)
         reads = f" and reads {rows} ({percent(advice.data_share)} of all)" if rows else ""
         return replace(
             advice,
@@ -80,14 +80,15 @@ def compared(advice: Advice, pilot: Pilot, given: dict, setup: float, full: AllR
     elif full.bound:
         reason = f"{advice.tried} may not save enough: {times}.{bounded}"
     elif advice.full_seconds < 2 * SAVED_SECONDS:
-        reason = f"All rows are fast enough{'' if exact else ', and exact'}: {times}."
+        reason = f"All {advice.of} are fast enough{'' if exact else ', and exact'}: {times}."
     elif advice.data_share >= _LARGE_SHARE:
-        reason = (
-            f"A subsample of {percent(advice.data_share)} of the rows saves too little: {times}."
-        )
+        share = f"{percent(advice.data_share)} of the {advice.of}"
+        reason = f"A subsample of {share} saves too little: {times}."
     else:
         reason = f"Subsampling saves too little: {times}."
     name, line = full.instead
+    if advice.of == "units" and line == nuts()[1]:  # of units, for which it was projected
+        line = nuts(units=True)[1]
     return replace(advice, recommendation=name, reason=reason, code=line)
 
 

@@ -99,6 +99,8 @@ class Advice:
         The sampler on all rows that it is compared with; empty if none was.
     rows, parameters : int
         Rows of the data and unconstrained parameters; no rows (0) if they could not be found.
+    of : {"rows", "units"}
+        What rows are here: units, all rows of a level, if local variables are integrated out.
     subsample_size, data_share : float
         Rows per estimate or decision (of `ScalableMH` per draw), and the same as a share of all
         rows.
@@ -146,6 +148,7 @@ class Advice:
     against: str = ""
     rows: int = 0
     parameters: int = 0
+    of: str = "rows"
     subsample_size: float = np.nan
     data_share: float = np.nan
     loglik_variance: float = np.nan
@@ -166,9 +169,9 @@ class Advice:
     @property
     def answer(self) -> str:
         """The advice in one line."""
-        rows = f"all {self.rows:,} rows" if self.rows else ""
+        rows = f"all {self.rows:,} {self.of}" if self.rows else ""
         if self.recommendation == self.tried:
-            rows = read(self.tried, self.subsample_size)
+            rows = read(self.tried, self.subsample_size, self.of)
         said, others = ["exact" if self.exact else "perturbed", rows], []
         for option in self.options:
             takes = option.taking
@@ -183,9 +186,9 @@ class Advice:
     def _numbers(self) -> list[tuple[str, str]]:
         never = self.pays_from == np.inf
         found = [
-            ("rows", shown(self.rows or np.nan)),
+            (self.of, shown(self.rows or np.nan)),
             ("parameters", shown(self.parameters)),
-            ("share of the rows", percent(self.data_share)),
+            (f"share of the {self.of}", percent(self.data_share)),
             ("predicted variance", shown(self.loglik_variance)),
             ("predicted perturbation", shown(self.perturbation)),
             ("effective draws (bulk) per draw", shown(self.ess_per_draw)),
@@ -197,7 +200,7 @@ class Advice:
     def _table(self) -> list[tuple[str, ...]]:
         if not self.options:
             return []
-        head = ("sampler", "draws", "rows", "set-up", f"{self.effective_draws:,} effective", "")
+        head = ("sampler", "draws", self.of, "set-up", f"{self.effective_draws:,} effective", "")
         return [head, *(o._cells() for o in self.options if o.status != "untried")]
 
     def _untried(self) -> str:
@@ -245,14 +248,15 @@ def unit(sampler: str) -> str:
     return ADVISED[sampler].reads_for if sampler in ADVISED else "estimate"
 
 
-def read(sampler: str, rows: float) -> str:
+def read(sampler: str, rows: float, of: str = "rows") -> str:
     """Say how many rows a sampler reads: "14 rows per draw", "1 row per 27 draws"."""
     if np.isnan(rows):
         return ""
     if rows == 0 or rows >= 1.5:
-        return f"{shown(rows) if rows else 'no'} rows per {unit(sampler)}"
+        return f"{shown(rows) if rows else 'no'} {of} per {unit(sampler)}"
     between = float(f"{1 / rows:.2g}")
-    return f"1 row per {unit(sampler) if between < 1.5 else f'{between:,.0f} {unit(sampler)}s'}"
+    times = unit(sampler) if between < 1.5 else f"{between:,.0f} {unit(sampler)}s"
+    return f"1 {of.removesuffix('s')} per {times}"
 
 
 def percent(share: float) -> str:

@@ -10,6 +10,7 @@ import pymc as pm
 from pymc_subsample.chain import all_rows
 from pymc_subsample.chain.beside import OutgrownError
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.integrating import each
 from pymc_subsample.chain.notices import held_back
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, numpy_function
 from pymc_subsample.model import TallModelError
@@ -138,7 +139,8 @@ class Trials:
         pilot = run_pilot(self.model, step, seconds, self.seed, per_draw)
         if self._full is None:
             self._full = self._projected(step, pilot, setup, (1 - _OF_DRAWS) * spare)
-        known: dict[str, Any] = {"tried": name, "rows": step.n_rows} | advised.foreseen(step)
+        known: dict[str, Any] = {"tried": name, "rows": step.n_rows, "of": each(step)}
+        known |= advised.foreseen(step)
         found = compared(replace(self.empty, **known), pilot, given, setup, self._full)
         ready = step if found.recommendation == found.tried else None
         self.found.append(replace(found, step=ready))

@@ -43,7 +43,7 @@ from pymc_subsample.results.loo.groups import Groups, read_groups
 from pymc_subsample.results.loo.units import UnitsLeftOut, term_of
 from pymc_subsample.rows import Rows
 from pymc_subsample.units.accuracy import Marginal
-from pymc_subsample.units.of_run import integrated_in, without_units
+from pymc_subsample.units.of_run import integrated_in, refuse_moved, without_units
 from pymc_subsample.units.reference import log_posterior
 from pymc_subsample.validation import is_whole, positive, shown
 
@@ -257,6 +257,7 @@ def _of_units(
     """Return rows of a run that integrated local variables out, and what is known of them."""
     marginal, kept = without_units(model, integrated)
     require_free_variables(posterior, marginal, _SAID)
+    refuse_moved(kept, model, posterior, _SAID)
     term = term_of(kept, names)
     rows = kept.functions.parts[term].index
     leaving = read_groups(groups, len(rows), model, None)

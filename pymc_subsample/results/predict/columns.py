@@ -24,12 +24,17 @@ _SOME = 1_000
 
 
 def reader(
-    function: RowFunction, data: Any, model: pm.Model, graphs: Sequence[Variable]
+    function: RowFunction,
+    data: Any,
+    model: pm.Model,
+    graphs: Sequence[Variable],
+    new: Mapping[str, list[str]],
 ) -> tuple[pd.Index, Callable[[int, int], list[np.ndarray]]]:
     """Return labels of the rows, else their numbers, and a function that reads some of them.
 
     Labels, and codes on disk that have levels, become the codes that `graphs`, which are predicted,
-    have for them; named columns of a matrix come in the order of the model's.
+    have for them; named columns of a matrix come in the order of the model's. Labels that are `new`
+    to a dimension come behind its own.
     """
     if isinstance(data, pd.DataFrame):
         data = {v.name: data[v.name] for v in model.data_vars if v.name in data}
@@ -39,6 +44,10 @@ def reader(
     else:
         names = _new_names(function, data, model)
         known, ordered = indexed_levels(model, graphs), column_names(model, graphs)
+        known = {
+            name: {dim: [*levels, *new.get(dim, [])] for dim, levels in of.items()}
+            for name, of in known.items()
+        }
         columns = []
         read_anew = [r for r in function.raw if not r.same]
         axes = [r.axis for r in read_anew]

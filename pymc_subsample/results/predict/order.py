@@ -12,6 +12,9 @@ from pymc_subsample.rows.columns import StoredColumn
 from pymc_subsample.validation import shown
 from pymc_subsample.warning import warn
 
+# Levels that are listed in messages.
+_LISTED = 20
+
 
 def in_order(given: Any, name: str, labels: Sequence[str] | None) -> Any:
     """Return a matrix with its columns in the order of the model's `labels`, where both have names.
@@ -103,7 +106,10 @@ def refuse_new(
     if np.any(codes < 0):
         row = start + int(np.argwhere(codes < 0)[0][0])
         new = pd.unique(pd.Series(labels[codes < 0], dtype=object)).tolist()
+        own = shown(list(levels))
+        if len(levels) > _LISTED:
+            own = f"{len(levels):,}, from {levels[0]!r} to {levels[-1]!r}"
         raise ValueError(
             f"{SAID}: data[{name!r}] has {shown(new)}, first in row {row:,}, and the levels of "
-            f"{dim!r} in the model are {shown(list(levels))}. {NO_DRAWS}"
+            f"{dim!r} in the model are {own}. {NO_DRAWS}"
         )

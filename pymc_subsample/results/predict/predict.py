@@ -26,7 +26,7 @@ from pymc_subsample.results.predict.rowwise import RowFunction, outside
 from pymc_subsample.results.predict.units import with_local
 from pymc_subsample.rows import Rows, Several
 from pymc_subsample.rows.passes import current
-from pymc_subsample.validation import choice, count, probabilities, shown
+from pymc_subsample.validation import choice, count, is_whole, name_list, probabilities, shown
 from pymc_subsample.warning import warn
 
 # Predictions that are in memory at a time, per thread: of all draws, for quantiles, or of one.
@@ -44,7 +44,7 @@ def predict(
     draws: int = 500,
     prob: float | Sequence[float] | None = None,
     chunksize: int | None = None,
-    new_levels: int = 0,
+    new_levels: int | Sequence[str] = 0,
     rng: int | np.random.Generator | None = None,
 ) -> xr.Dataset | Iterator[xr.Dataset]:
     r"""Predict each row: mean, standard deviation and quantiles over draws.
@@ -86,10 +86,11 @@ def predict(
     chunksize : int, optional
         Return an iterator over results of so many rows each, so that memory does not grow with
         the rows at all.
-    new_levels : int, default 0
-        How many units `data` has that the model does not know, as customers who are new, where the
-        run integrated their variables out: of G levels in the model, codes G, G + 1, ... are new
-        ones, whose variables are drawn from their prior given each draw.
+    new_levels : int or sequence of str, default 0
+        Levels of `data` that the model does not know, such as new customers, if the run integrated
+        their effects out, which are then drawn from their prior given each draw. Labels, if the
+        model has coords for its levels; or how many are new: of G levels in the model, codes G,
+        G + 1, ... are new ones.
     rng : int or Generator, optional
         Random numbers of outcomes. Default: a fixed seed. A generator is advanced, so that another
         call with it draws others. The same seed draws other outcomes where `chunksize`, `draws` or
@@ -161,15 +162,18 @@ def predict(
     each = spread(posterior.sizes["draw"], posterior.sizes["chain"], count("draws", draws))
     signs = signs_of(_stats(idata, posterior, each), "posterior", None)
     posterior = in_order(model, posterior.isel(draw=each))
-    count("new_levels", new_levels, smallest=0)
+    if is_whole(new_levels):
+        count("new_levels", new_levels, smallest=0)
+    else:
+        new_levels = name_list("new_levels", new_levels) or 0
     with building_graphs():
         wanted = quantity(model, what, kind)
-        posterior, longer = with_local(idata, model, posterior, wanted, new_levels, generator)
+        posterior, longer, new = with_local(idata, model, posterior, wanted, new_levels, generator)
         function = RowFunction(model, wanted, posterior, longer)
         refuse_moved(model, posterior, SAID)
     if isinstance(data, list | tuple) and data and all(isinstance(x, Rows) for x in data):
         data = Several(data)
-    labels, read = reader(function, data, model, wanted.graphs)
+    labels, read = reader(function, data, model, wanted.graphs, new)
     whole = function.reduces and not isinstance(data, Rows | Several)
     for said in function.negative:
         warn(said)

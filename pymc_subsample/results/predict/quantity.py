@@ -39,7 +39,10 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Predicted:
     if isinstance(given, str):
         if given not in model.named_vars:
             known = [v.name for v in [*model.observed_RVs, *model.deterministics]]
-            raise ValueError(f"{SAID}: the model has no variable {given!r}, only {known}.")
+            instead = f"only {known}" if known else (
+                "and none but parameters and potentials. Predict an expression of these, such as "
+                "pm.math.sigmoid(eta)")  # fmt: skip
+            raise ValueError(f"{SAID}: the model has no variable {given!r}, {instead}.")
         var = model[given]
     elif isinstance(given, Variable):
         var = given
@@ -47,6 +50,12 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Predicted:
         raise TypeError(
             f"{SAID}: what is predicted must be the name of a variable, or an expression of the "
             f"model's variables such as pm.math.sigmoid(eta); got {shown(given)}."
+        )
+    if var in model.potentials:
+        raise ValueError(
+            f"{SAID}: {var.name!r} is a pm.Potential, a term of the log density, and says nothing "
+            "of outcomes. Predict an expression of the model's variables, such as the mean that "
+            f"{var.name!r} is made of: {SAID}(idata, pm.math.sigmoid(eta))."
         )
     name = repr(var.name or "the expression")
     dims = tuple(model.named_vars_to_dims.get(var.name, ())) if var.name else ()

@@ -41,7 +41,7 @@ _TOLERANCE = 1e-9
 _FILLING = (Alloc, DimShuffle, Elemwise, MakeVector, ScalarFromTensor, Subtensor, TensorFromScalar)
 NO_DRAWS = (
     "A level that the model does not know has no draws: leave its rows out, or predict it from the "
-    "distribution of the levels."
+    "distribution of the levels, which new_levels= does if a step integrated their effects out."
 )
 
 

@@ -11,8 +11,9 @@ from pymc_subsample.compiled.functions import without_c
 from pymc_subsample.diagnostics.trees import SAMPLE_DIMS
 from pymc_subsample.results.predict.quantity import SAID, Predicted
 from pymc_subsample.units.accuracy import Marginal
-from pymc_subsample.units.effects import drawn_levels
+from pymc_subsample.units.effects import drawn_levels, labels_of
 from pymc_subsample.units.of_run import integrated_in, marginal_of_run
+from pymc_subsample.validation import shown
 
 _MOST_SEEDS = 2**31
 
@@ -22,31 +23,51 @@ def with_local(
     model: pm.Model,
     posterior: xr.Dataset,
     what: Predicted,
-    new_levels: int,
+    new_levels: int | Sequence[str],
     rng: np.random.Generator,
-) -> tuple[xr.Dataset, list[str]]:
+) -> tuple[xr.Dataset, list[str], dict[str, list[str]]]:
     """Return draws with the local variables of a quantity, and names of those with new levels.
 
-    Levels that are new have draws of their prior given each draw of what units share.
+    Levels that are new have draws of their prior given each draw of what units share. Their labels,
+    if they have some, come by the dimension that they are of.
     """
     names = integrated_in(idata, model)
     if new_levels and not names:
         raise ValueError(
-            f"{SAID}: new_levels={new_levels}, and the run integrated no local variable out, whose "
-            "prior new levels would have draws of."
+            f"{SAID}: new_levels={shown(new_levels)}, and the run integrated no local variable "
+            "out, whose prior new levels would have draws of."
         )
     read = set(ancestors(what.graphs))
     names = [name for name in names if model[name] in read]
     missing = [name for name in names if name not in posterior]
     if not missing and not (names and new_levels):
-        return posterior, []
-    marginal = marginal_of_run(idata, model)
+        return posterior, [], {}
+    marginal = marginal_of_run(idata, model, SAID)
     if missing:
         posterior = posterior.assign(drawn_levels(marginal, posterior, missing, rng))
     if not new_levels:
-        return posterior, []
+        return posterior, [], {}
     _refuse_unlike(marginal, names)
-    return _longer(marginal, model, posterior, names, new_levels, rng), names
+    new, labels = new_levels, {}
+    if not isinstance(new, int):
+        dim, known = labels_of(marginal.functions.graphs)
+        labels, new = {dim: _labels(new, dim, known)}, len(new)
+    return _longer(marginal, model, posterior, names, new, rng), names, labels
+
+
+def _labels(given: Sequence[str], dim: str, known: Sequence[str] | None) -> list[str]:
+    """Return labels of new levels, which those of the model are not."""
+    if known is None:
+        raise ValueError(
+            f"{SAID}: new_levels={shown(list(given))}, and levels of the model have no coords: "
+            "they are numbers from 0. Pass how many are new."
+        )
+    if twice := set(given) & set(known):
+        raise ValueError(
+            f"{SAID}: new_levels holds {shown(sorted(twice))}, of which the model has draws: "
+            f"levels of {dim!r}. Name those alone that it does not know."
+        )
+    return list(given)
 
 
 def _refuse_unlike(marginal: Marginal, names: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from pymc.step_methods.state import dataclass_state
 from pymc_subsample.bounds.lower_bounds import KINDS, bounded_expansion
 from pymc_subsample.chain import arguments, connection, finding
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.integrating import sampled
 from pymc_subsample.chain.method import Method
 from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.progress import doing
@@ -134,7 +135,7 @@ def _verify(step: "FireflyMC", prepared: Preparation) -> float:
         )
     expected = float(found.expected[:_PILOT].mean())
     _log.info(
-        f"FireflyMC: {step.n_rows:,} rows of {', '.join(step.observed)}; bounds of the kind "
+        f"FireflyMC: {sampled(step)}; bounds of the kind "
         f"{step.bound_taken!r}; about {expected:.3g} rows will be bright"
     )
     return expected

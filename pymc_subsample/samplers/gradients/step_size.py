@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pymc_subsample.chain.integrating import each, sampled
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.compiled.blas import one_thread
 from pymc_subsample.compiled.functions import address_of
@@ -76,8 +77,8 @@ def find_step_size(step: "SGMCMC") -> Steps:
     """
     prepared, name, integrator = step.prepared, type(step).__name__, step.parts.dynamics
     share = step.batch_size / step.n_rows
-    rows = f"{name}: {step.n_rows:,} rows of {', '.join(step.observed)}; batches of "
-    rows += f"{step.batch_size:,} rows ({share:.2%})"
+    rows = f"{name}: {sampled(step)}; batches of "
+    rows += f"{step.batch_size:,} {each(step)} ({share:.2%})"
     if prepared is None:
         _log.info(rows)
         return step.steps

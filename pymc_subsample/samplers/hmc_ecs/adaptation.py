@@ -9,6 +9,7 @@ from pymc_subsample.chain.beside import Outgrown, OutgrownError, beside_all_rows
 from pymc_subsample.chain.calling import is_sampling
 from pymc_subsample.chain.ellipsoid import far_points
 from pymc_subsample.chain.guards import company
+from pymc_subsample.chain.integrating import each
 from pymc_subsample.chain.notices import Notice
 from pymc_subsample.chain.sizing import all_rows, choose_always, choose_subsample, sized
 from pymc_subsample.chain.tuning import settled
@@ -180,17 +181,17 @@ def _changed(step: "HMCECS", cause: str, before: int, always: int) -> Notice:
     drawn = step.pace.per_draw(step.rows_read / (before + always))
     beside = beside_all_rows(step, drawn)
     size = (
-        f"{now:,} rows ({now / step.n_rows:.2%}; {before:,} before){also(step)}"
+        f"{now:,} {each(step)} ({now / step.n_rows:.2%}; {before:,} before){also(step)}"
         f"{f' ({always:,} before)' * were}"
     )
     if step.exact:
-        size = f"all {step.n_rows:,} rows ({before + always:,} before)"
+        size = f"all {step.n_rows:,} {each(step)} ({before + always:,} before)"
     if beside.use and step.may_resize:
         said = (
             f"HMCECS: {why}; an estimate has to read {size}, and a draw takes about "
-            f"{amount(drawn[0])} s{beside.said}. To go on with fewer rows, and too much noise, "
-            "give HMCECS(subsample_size=...). A run in which no chain has draws ends here; "
-            "another goes on, and keeps its draws if it is interrupted."
+            f"{amount(drawn[0])} s{beside.said}. To go on with fewer {each(step)}, and "
+            "too much noise, give HMCECS(subsample_size=...). A run in which no chain has draws "
+            "ends here; another goes on, and keeps its draws if it is interrupted."
         )
         if not is_sampling():
             raise OutgrownError(said)
@@ -202,9 +203,9 @@ def _changed(step: "HMCECS", cause: str, before: int, always: int) -> Notice:
 
 
 def also(step: "HMCECS") -> str:
-    """Say how many rows are read always."""
+    """Say how many rows, or units, are read always."""
     e = len(step.subsample.always)
-    return f" and {e:,} outlying rows that are read always" if e else ""
+    return f" and {e:,} outlying {each(step)} that are read always" if e else ""
 
 
 class Pace:

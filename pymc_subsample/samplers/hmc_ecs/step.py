@@ -10,6 +10,7 @@ from pymc_subsample.chain import arguments, finding
 from pymc_subsample.chain.beside import Beside, beside_all_rows
 from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.integrating import each, sampled
 from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.signatures import SharedContinuous
 from pymc_subsample.chain.sizing import Choice, check_blocks, choose, predicted_variance
@@ -53,26 +54,26 @@ def _report(step: "HMCECS") -> None:
     beside = beside_all_rows(step) if told else Beside()
     if step.exact and beside.use:
         raise TallModelError(
-            f"No subsample of the {n:,} rows of {', '.join(map(repr, step.observed))} is large "
-            f"enough: what their expansions leave takes all of them{beside.said}."
+            f"No subsample of the {sampled(step)} is large enough: what their expansions leave "
+            f"takes all of them{beside.said}."
         )
     subsample = (
-        f"subsample of {'about ' * (step.kind == BLOCK_POISSON)}{m:,} rows "
+        f"subsample of {'about ' * (step.kind == BLOCK_POISSON)}{m:,} {each(step)} "
         f"({m / n:.2%}) in {blocks}{also(step)}{' to start with' if may_change else ''}; "
         f"predicted variance of the log-likelihood estimate {amount(variance)}"
     )
     if step.exact:
         why = f" ({found.why})" if isinstance(found := step.home, Choice) and found.why else ""
-        subsample = f"no subsample is large enough{why}: all rows are read, without approximation"
-    _log.info(
-        f"HMCECS: {n:,} rows of {', '.join(step.observed)} ({path}); {subsample}{beside.said}"
-    )
+        subsample = (
+            f"no subsample is large enough{why}: all {each(step)} are read, without approximation"
+        )
+    _log.info(f"HMCECS: {sampled(step)} ({path}); {subsample}{beside.said}")
     few = min(FEWEST_BLOCKS, m // MINIBATCH if step.kind == BLOCK_POISSON else m)
     if step.given["n_blocks"] is None and step.n_blocks < few:
         near = min(round(m / 10), n // 10) * 10
         _log.info(
             f"HMCECS: subsample_size={m} has no divisor from {FEWEST_BLOCKS} to {MOST_BLOCKS}, "
-            f"so {m // step.n_blocks} rows are refreshed at once, which is accepted less "
+            f"so {m // step.n_blocks} {each(step)} are refreshed at once, which is accepted less "
             f"often. subsample_size={near} divides well."
         )
     warn_of_modes(step)

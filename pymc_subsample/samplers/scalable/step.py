@@ -14,6 +14,7 @@ from pymc_subsample.chain import arguments, finding
 from pymc_subsample.chain.beside import NO_SMALL_SHARE
 from pymc_subsample.chain.connection import attach, connect
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.integrating import each, sampled
 from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.setup import Preparation, Problem
@@ -79,13 +80,13 @@ def _report(step: "ScalableMH") -> None:
     bounds, n = step.bounds, step.n_rows
     always = len(bounds.table.always)
     whole = f" and {bounds.passed:,.0f} of groups that are read as a whole" if bounds.passed else ""
-    rows = bounds.per_decision
+    rows, exact = bounds.per_decision, len(bounds.exact)
     _log.info(
-        f"ScalableMH: {n:,} rows of {', '.join(step.observed)}; about "
-        f"{max(bounds.drawn, 0.1):,.3g} rows{whole} ({min(rows / n, 1.0):.2%}) decide on a "
+        f"ScalableMH: {sampled(step)}; about "
+        f"{max(bounds.drawn, 0.1):,.3g} {each(step)}{whole} ({min(rows / n, 1.0):.2%}) decide on a "
         f"proposal{f', {always:,} of them always' if always else ''}; predicted acceptance "
         f"{step.predicted_acceptance:.0%} ({step.acceptance}, {bounds.kind} bounds)"
-        f"{f'; the surrogate reads {len(bounds.exact):,} rows' if len(bounds.exact) else ''}"
+        f"{f'; the surrogate reads {exact:,} {each(step)}' if exact else ''}"
         + (
             ". This is no small part of the data: pms.advise() compares other samplers"
             if rows > NO_SMALL_SHARE * n
