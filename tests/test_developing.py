@@ -1,9 +1,11 @@
 """What `docs/developing.md` says is true: its names exist, and its examples work."""
 
+import ast
 import importlib
 import re
 import sys
 import tomllib
+from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -360,6 +362,19 @@ def test_each_change_samples_exact_posteriors(file):
     assert marks
     assert "costly(cases=0)" not in marks[1]
     assert "mark.slow" not in marks[1]
+
+
+def test_no_two_modules_define_a_class_of_one_name():
+    """Named tuples and type aliases of types that are made in a module count too."""
+    homes = defaultdict(set)
+    for path in (ROOT / "pymc_subsample").rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            made = isinstance(node, ast.Assign) and re.match("[A-Z][a-z]", ast.unparse(node))
+            if isinstance(node, ast.ClassDef | ast.TypeAlias) or made:
+                found = node.targets[0] if made else getattr(node, "name", node)
+                homes[found if isinstance(found, str) else found.id].add(path)
+    assert len(homes) > 300
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
 def test_tests_mirror_the_tree():

@@ -8,7 +8,7 @@ import numpy as np
 import pymc as pm
 from pymc.step_methods.compound import BlockedStep
 
-from pymc_subsample.chain.calling import steps_beside
+from pymc_subsample.chain.pm_sample import steps_beside
 from pymc_subsample.model import TallModel, TallModelError
 
 _MOST_ROWS = 2**32

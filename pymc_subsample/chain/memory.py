@@ -16,7 +16,7 @@ from pymc.backends.ndarray import NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.chain.calling import calling_sample, is_called_by
+from pymc_subsample.chain.pm_sample import calling_sample, is_called_by
 from pymc_subsample.graph.concrete import concretize
 from pymc_subsample.model.bambi import has_rows
 from pymc_subsample.model.binding import listed

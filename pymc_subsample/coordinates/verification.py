@@ -5,8 +5,8 @@ import logging
 import numpy as np
 
 from pymc_subsample.coordinates.coordinates import Coordinates
-from pymc_subsample.coordinates.marginals import through
-from pymc_subsample.coordinates.splines import KNOTS
+from pymc_subsample.coordinates.scale_quantiles import through
+from pymc_subsample.coordinates.scale_splines import KNOTS
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.verification import slope_agrees
 from pymc_subsample.model import TallModel

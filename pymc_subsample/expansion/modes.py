@@ -19,10 +19,10 @@ import scipy.linalg
 from scipy.special import logsumexp
 
 from pymc_subsample.expansion.curvature import covariance, units
-from pymc_subsample.expansion.images import ThetaPart, images
 from pymc_subsample.expansion.quadratic import Posterior, Quadratic
 from pymc_subsample.expansion.reference import Reference, summed
 from pymc_subsample.expansion.search import climb, newton, polish
+from pymc_subsample.expansion.symmetric_modes import ThetaPart, images
 
 # Beyond, the search takes too long.
 MAX_PARAMETERS = 200

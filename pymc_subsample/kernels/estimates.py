@@ -36,8 +36,12 @@ PERTURBED, BLOCK_POISSON = 0, 1
 #     origin, array (d,), in units of the mass matrix
 # exact, unit : array (C, e); packed, anchored rows that every perturbed estimate reads, and their
 #     weight 1 / T
-Estimate = namedtuple("Estimate", "weight setting products origin radius exact unit")
-ESTIMATE = types.NamedTuple([SCALAR, SCALAR, SCALAR, VECTOR, SCALAR, MATRIX, SCALAR], Estimate)
+SubsampleEstimate = namedtuple(
+    "SubsampleEstimate", "weight setting products origin radius exact unit"
+)
+ESTIMATE = types.NamedTuple(
+    [SCALAR, SCALAR, SCALAR, VECTOR, SCALAR, MATRIX, SCALAR], SubsampleEstimate
+)
 
 # Everything but the subsample that an estimate at theta depends on; `residual` is `difference` or
 # `products` of the model, by estimator.
@@ -214,7 +218,7 @@ def refresh_perturbed(rng, target, index, rows, counts, g, new_index, phi, estim
     is that of the current subsample.
     """
     scratch = np.zeros(phi.shape[0])
-    b, m = new_index.shape[0], index.shape[0]
+    b, subsample_size = new_index.shape[0], index.shape[0]
     old = np.empty((target.width, b))
     for c in range(target.width):
         for i in range(b):
@@ -224,12 +228,12 @@ def refresh_perturbed(rng, target, index, rows, counts, g, new_index, phi, estim
     w, setting = target.given.weight, target.given.setting
     target.residual(phi, old, target.sums.center, w, setting, d_old, scratch)
     target.residual(phi, fresh, target.sums.center, w, setting, d_new, scratch)
-    mean = estimate[1] / (w * m)
+    mean = estimate[1] / (w * subsample_size)
     shift, second = 0.0, 0.0
     for i in range(b):
         shift += d_new[i] - d_old[i]
         second += (d_new[i] - mean) ** 2 - (d_old[i] - mean) ** 2
-    second -= shift * shift / m
+    second -= shift * shift / subsample_size
     if not np.log(rng.random()) < w * shift - 0.5 * setting * w * w * second:
         return False
     for i in range(b):

@@ -88,3 +88,14 @@ def scale_back(factor, gradient, active, out):
             g = gradient[active[a]]
             for b in range(a + 1):
                 out[b] += factor[a, b] * g
+
+
+@kept(nogil=True)
+def count(index, value, weights, out):
+    """Add value_i w_ai of each row i to out[a, index_i].
+
+    `index` and `value` have shape (m,), `weights` (k, m), `out` (k, number of groups).
+    """
+    for a in range(weights.shape[0]):
+        for i in range(weights.shape[1]):
+            out[a, index[i]] += value[i] * weights[a, i]

@@ -16,7 +16,7 @@ from scipy.integrate import quad
 from scipy.special import expit
 
 import pymc_subsample as pms
-from pymc_subsample.graph.concrete import numpy_function
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.units import integrated
 from pymc_subsample.units.modes import Modes
 

@@ -7,8 +7,8 @@ import numpy as np
 import pymc as pm
 from pymc.backends.base import MultiTrace
 
-from pymc_subsample.chain.all_rows import quiet, seconds_per_draw, smallest_ess
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.nuts_cost import quiet, seconds_per_draw, smallest_ess
 from pymc_subsample.diagnostics.checks import FAILED, MODES, PREFIX, amount, recall
 
 _FEWEST, _MOST = 150, 1_500

@@ -7,7 +7,7 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.results.advise.result import Advice, duration, shortened
-from pymc_subsample.results.plots.parts import GREY, bars, collection, decorate, pairs, picture
+from pymc_subsample.results.plots.shared import GREY, bars, collection, decorate, pairs, picture
 
 _MOST_TICKS = 8
 _CHOSEN, _OTHER = "C1", "C0"

@@ -8,7 +8,7 @@ import xarray as xr
 from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.compiled.functions import without_c
-from pymc_subsample.diagnostics.trees import SAMPLE_DIMS
+from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.results.predict.quantity import SAID, Predicted
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.effects import drawn_levels

@@ -10,7 +10,7 @@ from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.bounds.lower_bounds import KINDS, bounded_expansion
-from pymc_subsample.chain import arguments, connection, finding
+from pymc_subsample.chain import arguments, connection, finding_reference
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.method import Method
 from pymc_subsample.chain.modes import warn_of_modes
@@ -28,7 +28,7 @@ from pymc_subsample.expansion.reference import Reference, reference_at
 from pymc_subsample.expansion.undefined import refuse_undefined
 from pymc_subsample.kernels.proposals import Proposing
 from pymc_subsample.model import TallModel, TallModelError
-from pymc_subsample.model.differentiation import differentiated
+from pymc_subsample.model.errors import differentiated
 from pymc_subsample.samplers.firefly import kernel as kernel
 from pymc_subsample.samplers.firefly.checks import LightRecord, brightness, check_lights
 from pymc_subsample.samplers.firefly.kernel import EXPLICIT, IMPLICIT, INFO, Lights, transitions
@@ -98,7 +98,7 @@ def _expand(step: "FireflyMC", tall: TallModel) -> Expansion:
 def _prepare(step: "FireflyMC") -> Preparation:
     """Find the mode with the log-likelihood's own curvature, and sum the bounds there."""
     with building_graphs(), differentiated(step.tall, METHOD.without_gradient):
-        problem, found = finding.find(step, temperature=step.temperature)
+        problem, found = finding_reference.find(step, temperature=step.temperature)
         return _bounded(step, problem.possible(found))
 
 

@@ -12,7 +12,7 @@ from scipy.special import expit, logit
 from pymc_subsample.diagnostics.checks import SHIFT_BOUND, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.expansion import Expansion
-from pymc_subsample.model.touching import Touching
+from pymc_subsample.samplers.gibbs.touching import Touching
 from pymc_subsample.samplers.minibatch.acceptance import Criterion
 from pymc_subsample.samplers.minibatch.checks import TAIL_BOUND
 from pymc_subsample.samplers.minibatch.decision_errors import (

@@ -29,7 +29,7 @@ def _remedies(step: Any) -> list[str]:
 
 
 def _settings(step: Any) -> np.ndarray:
-    numbers = barker.Settings(
+    numbers = barker.BarkerSettings(
         step.batch_size, step.max_error, step.sigma, step.floor, len(step.table) // 2
     )
     return np.concatenate([numbers, step.table])

@@ -12,10 +12,10 @@ from pymc_subsample.diagnostics.checks import (
     check_temperature,
     sentence,
 )
-from pymc_subsample.diagnostics.overlooked import OVERLOOKED
+from pymc_subsample.diagnostics.overlooked_rows import OVERLOOKED
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.diagnostics.tails import TAIL
-from pymc_subsample.expansion.ranges import ELSE
+from pymc_subsample.expansion.predictor_ranges import ELSE
 from pymc_subsample.samplers.minibatch.decision_errors import AcceptanceErrors
 
 # Of an acceptance probability.

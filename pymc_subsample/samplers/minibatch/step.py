@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain import arguments, finding
+from pymc_subsample.chain import arguments, finding_reference
 from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.ellipsoid import far_points
 from pymc_subsample.chain.guards import row_numbers
@@ -19,10 +19,10 @@ from pymc_subsample.chain.signatures import shares
 from pymc_subsample.chain.sizing import Choice, choose, choose_always
 from pymc_subsample.compiled.functions import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check, amount, sentence
-from pymc_subsample.diagnostics.overlooked import check_overlooked
+from pymc_subsample.diagnostics.overlooked_rows import check_overlooked
 from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
-from pymc_subsample.expansion.ranges import exact_step
+from pymc_subsample.expansion.predictor_ranges import exact_step
 from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.kernels.proposals import Proposing
@@ -38,7 +38,7 @@ from pymc_subsample.samplers.minibatch.decision_errors import (
     metropolis,
 )
 from pymc_subsample.samplers.minibatch.kernel import INFO, transitions
-from pymc_subsample.samplers.minibatch.largest_term import GIVEN_BOUND, Bound
+from pymc_subsample.samplers.minibatch.largest_term import GIVEN_BOUND, TermBound
 from pymc_subsample.samplers.minibatch.moves import (
     Aims,
     ProposingState,
@@ -96,8 +96,8 @@ class Decision:
     asks: Callable[[Any], bool] = lambda step: False
     # ``bound(step, theta, given)`` returns where bounds of the rows' terms come from, for tests
     # that need them, and ``bounded(step, proposed)`` a proposal with its bound.
-    bound: Callable[[Any, np.ndarray, np.ndarray], Bound] = lambda step, theta, given: Bound(
-        GIVEN_BOUND, np.inf, np.zeros((0, 0))
+    bound: Callable[[Any, np.ndarray, np.ndarray], TermBound] = lambda step, theta, given: (
+        TermBound(GIVEN_BOUND, np.inf, np.zeros((0, 0)))
     )
     bounded: Callable[[Any, Proposed], Proposed] = lambda step, proposed: proposed
     # ``conclude(step, errors)`` says what is known of a chain that passed its checks.
@@ -160,7 +160,7 @@ def set_up(
 def _prepare(step: Any) -> Choice | None:
     if step.control_variate_order is None:
         return None
-    found = finding.find(step, temperature=step.temperature)
+    found = finding_reference.find(step, temperature=step.temperature)
     prepared = choose(*found, step.batch_size)
     variance = float(np.max(prepared.moments.variance(step.n_rows, step.temperature)))
     if variance > VARIANCE_BOUND and step.batch_size < step.n_rows:

@@ -32,7 +32,7 @@ from pymc_subsample.samplers.scalable.kernel import (
     INFO,
     MH_SS,
     PARAMETER_FUNCTIONS,
-    Decision,
+    RowDecision,
 )
 from pymc_subsample.samplers.scalable.kernel import transitions as compiled
 
@@ -140,7 +140,7 @@ def _transitions(
     compiled(step.dynamics)(
         address_of(step.rng), step.compiled, reference.sums(2),
         step.deciding.packed(reference), bounds.table,
-        Decision(form, float(step.intensity), 1.0 / step.temperature),
+        RowDecision(form, float(step.intensity), 1.0 / step.temperature),
         Moves(step.active, step.tuning.factor, step.step_size, extent),
         step.surrogate_transitions, step.transitions_per_draw, thetas, infos,
     )  # fmt: skip

@@ -7,12 +7,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Required, TypedDict
 
-from pymc_subsample.rows.existing import made_before, refuse_foreign
+from pymc_subsample.rows.existing_folder import made_before, refuse_foreign
 from pymc_subsample.rows.folders import complaints, locked, replace, sync_folder, temporary, write
 from pymc_subsample.rows.sources import Options
 from pymc_subsample.rows.sources.shared import Categorical
 from pymc_subsample.rows.store import HEADER, ROWS, Store
-from pymc_subsample.rows.writing import Blocks, Written
+from pymc_subsample.rows.writing import RowBlocks, Written
 from pymc_subsample.signatures import completed, described
 
 
@@ -27,7 +27,7 @@ class TableOptions(TypedDict, total=False):
 
 
 def made(
-    read: Callable[[Any, Options], Blocks],
+    read: Callable[[Any, Options], RowBlocks],
     data: Any,
     columns: Sequence[str] | None = None,
     *,

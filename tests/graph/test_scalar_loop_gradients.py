@@ -16,8 +16,8 @@ from scipy.stats import beta, gamma
 import pymc_subsample as pms
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.verification import Agreement
-from pymc_subsample.graph.concrete import numpy_function
-from pymc_subsample.graph.loops import gradients
+from pymc_subsample.graph.numpy_functions import numpy_function
+from pymc_subsample.graph.scalar_loop_gradients import gradients
 from pymc_subsample.model import TallModel
 
 N = 300

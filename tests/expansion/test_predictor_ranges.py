@@ -10,8 +10,8 @@ from models import K, N
 
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion import expansion as expansion_module
-from pymc_subsample.expansion import ranges as reach_module
-from pymc_subsample.expansion.ranges import derivative_bound, distinct, everywhere
+from pymc_subsample.expansion import predictor_ranges as reach_module
+from pymc_subsample.expansion.predictor_ranges import derivative_bound, distinct, everywhere
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.minibatch.largest_term import farthest, linear_bound
 

@@ -12,8 +12,8 @@ from pymc.stats.convergence import log_warning
 import pymc_subsample as pms
 from pymc_subsample.bounds.remainders import bound_rows
 from pymc_subsample.bounds.strata import UnboundedError
-from pymc_subsample.chain import beside, calling, notices
-from pymc_subsample.chain.all_rows import Comparison
+from pymc_subsample.chain import notices, nuts_instead, pm_sample
+from pymc_subsample.chain.nuts_cost import Comparison
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.model import TallModel
@@ -58,7 +58,7 @@ def grow(monkeypatch, seconds: float):
         seen.append(drawn)
         return Comparison(0.001, seconds, 20.0, 5.0)
 
-    monkeypatch.setattr(beside, "compare", compare)
+    monkeypatch.setattr(nuts_instead, "compare", compare)
     step.setup_chain(np.random.default_rng(0), 400, 10)
     point, warnings = step.model.initial_point(), []
     for _ in range(400):
@@ -88,9 +88,9 @@ def test_a_run_that_grows_goes_on_where_nuts_saves_little(monkeypatch):
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_run_without_draws_ends_with_our_error(cores, monkeypatch):
     """In workers too, where an error of theirs would be PyMC's."""
-    monkeypatch.setattr(beside, "compare", lambda *_: Comparison(0.001, 1000.0, 20.0, 5.0))
+    monkeypatch.setattr(nuts_instead, "compare", lambda *_: Comparison(0.001, 1000.0, 20.0, 5.0))
     step = starved()
-    with step.model, pytest.raises(beside.OutgrownError, match=r"^HMCECS: .* Use pm\.sample"):
+    with step.model, pytest.raises(nuts_instead.OutgrownError, match=r"^HMCECS: .* Use pm\.sample"):
         pm.sample(
             10, tune=400, chains=2, cores=cores, step=step, progressbar=False, random_seed=1,
             mp_ctx="fork",
@@ -100,11 +100,11 @@ def test_a_run_without_draws_ends_with_our_error(cores, monkeypatch):
 @pytest.mark.parametrize("drawn", [False, True])
 def test_a_run_goes_on_once_a_chain_has_draws(drawn, monkeypatch, caplog):
     """What was drawn is kept, and it is said once."""
-    monkeypatch.setattr(beside, "has_draws", lambda: drawn)
+    monkeypatch.setattr(nuts_instead, "has_draws", lambda: drawn)
     notices.begin_run()
-    warnings = [beside.Outgrown("cause", "HMCECS: slow") for _ in range(2)]
+    warnings = [nuts_instead.Outgrown("cause", "HMCECS: slow") for _ in range(2)]
     if not drawn:
-        with pytest.raises(beside.OutgrownError, match="slow"):
+        with pytest.raises(nuts_instead.OutgrownError, match="slow"):
             log_warning(warnings[0])
         return
     for warning in warnings:
@@ -117,7 +117,7 @@ def test_draws_of_other_chains_are_seen():
     seen = []
 
     def callback(trace, draw):
-        seen.append(calling.has_draws())
+        seen.append(pm_sample.has_draws())
 
     with pm.Model():
         pm.Normal("x")
@@ -130,7 +130,7 @@ def test_draws_of_other_chains_are_seen():
 
 def test_advice_refuses_a_step_that_outgrows_its_subsample(monkeypatch):
     def outgrown(*_):
-        raise beside.OutgrownError("as many rows as that")
+        raise nuts_instead.OutgrownError("as many rows as that")
 
     monkeypatch.setattr("pymc_subsample.results.advise.trials.run_pilot", outgrown)
     advice = pms.advise(logistic(), samplers=["HMCECS"])

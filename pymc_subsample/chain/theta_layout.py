@@ -10,7 +10,7 @@ from pymc_subsample.model import TallModel
 from pymc_subsample.model.binding import quoted
 
 
-class Layout:
+class ThetaLayout:
     """Places in PyMC's vector theta, shape (d,), of a model's value variables, and a step's own.
 
     What a chain moves, and all else calls theta, is that vector or `Coordinates` of its own.

@@ -21,9 +21,9 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.expansion.curvature import units
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
-from pymc_subsample.graph.concrete import numpy_function
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.graph.intervals import Enclosure, enclose
+from pymc_subsample.graph.numpy_functions import numpy_function
 
 # Kinds of rows, and range of predictors, over which a derivative is looked at.
 _MOST_KINDS = 64

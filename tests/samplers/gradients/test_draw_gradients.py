@@ -8,7 +8,7 @@ from scipy.stats import binom
 from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel
-from pymc_subsample.samplers.gradients.pilot import estimated_scores, least_curvature
+from pymc_subsample.samplers.gradients.draw_gradients import estimated_scores, least_curvature
 
 REPEATS = 400
 

@@ -13,7 +13,7 @@ from pytensor.tensor.math import Sum
 from pytensor.tensor.special import Softmax
 
 from pymc_subsample.graph.concrete import merged, on_disk, rebuild
-from pymc_subsample.graph.constants import Bounds
+from pymc_subsample.graph.overall_intervals import OverallIntervals
 from pymc_subsample.model.batch import pieces
 from pymc_subsample.model.errors import CoupledRows, TallModelError
 from pymc_subsample.model.terms import RowTerm
@@ -68,7 +68,7 @@ def sort_checks(
     """
     n_rows = next(iter(kinds))
     rows, scalars = [], []
-    bounds = Bounds(dependent, partial(_ends, arrays=arrays))
+    bounds = OverallIntervals(dependent, partial(_ends, arrays=arrays))
     for condition, message in checks.items():
         if condition not in dependent:
             if not all(np.all(part) for part in pieces(condition, arrays)):

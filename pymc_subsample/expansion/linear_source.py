@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pymc_subsample.expansion.affine import FLAT, AffineMap, Layout, multiplicity
+from pymc_subsample.expansion.row_layout import FLAT, AffineMap, RowLayout, multiplicity
 
 _ROWS = "dense, dense_scale, gather, gather_scale, offset, offset_scale"
 _BACK = "dense, dense_scale, gather, gather_scale, const, const_scale"
@@ -28,7 +28,7 @@ def _constants(affine: AffineMap, point: str, prefix: str, which: range) -> list
     return lines
 
 
-def _predict(affine: AffineMap, at: Layout, point: str) -> list[str]:
+def _predict(affine: AffineMap, at: RowLayout, point: str) -> list[str]:
     """Code that computes every predictor of a batch at a point of phi."""
     return [
         "    m = rows.shape[1]",
@@ -41,20 +41,20 @@ def _predict(affine: AffineMap, at: Layout, point: str) -> list[str]:
     ]
 
 
-def loglik(affine: AffineMap, at: Layout, row: LoopCode) -> str:
+def loglik(affine: AffineMap, at: RowLayout, row: LoopCode) -> str:
     """Log-likelihoods alone."""
     lines = ["def loglik(phi, rows, value):", *_predict(affine, at, "phi"), *row.before]
     return "\n".join([*lines, "    for i in range(m):", row.call, "        value[i] = y0"])
 
 
-def residual(affine: AffineMap, at: Layout, row: LoopCode) -> str:
+def residual(affine: AffineMap, at: RowLayout, row: LoopCode) -> str:
     """Residuals alone."""
     lines = ["def residual(phi, center, rows, d):", *_residuals(affine, at, row)]
     lines += ["        q = 0.0", *_proxy(at), f"        d[i] = y0 - rows[{at.level}, i] - q"]
     return "\n".join(lines)
 
 
-def _residuals(affine: AffineMap, at: Layout, row: LoopCode) -> list[str]:
+def _residuals(affine: AffineMap, at: RowLayout, row: LoopCode) -> list[str]:
     """Code up to the predictors' distances z from the reference, inside the loop over rows."""
     shared = range(at.n_varying, at.n_predictors)
     return [
@@ -68,7 +68,7 @@ def _residuals(affine: AffineMap, at: Layout, row: LoopCode) -> list[str]:
     ]
 
 
-def _proxy(at: Layout) -> list[str]:
+def _proxy(at: RowLayout) -> list[str]:
     """Code that adds the terms of order 1 to 3 of the control variate to q."""
     lines = []
     for e in range(at.n_predictors) if at.order else ():
@@ -81,20 +81,20 @@ def _proxy(at: Layout) -> list[str]:
     return lines
 
 
-def _bend(at: Layout, e: int) -> str:
+def _bend(at: RowLayout, e: int) -> str:
     """Code for element e of the product of a row's Hessian with z."""
     columns, size = at.derivatives(2), range(at.n_predictors)
     terms = [f"rows[{columns[min(e, f), max(e, f)]}, i] * z{f}" for f in size]
     return " + ".join(terms) if at.order >= 2 else ""
 
 
-def _slope(at: Layout, e: int) -> str:
+def _slope(at: RowLayout, e: int) -> str:
     """Code for the control variate's derivative in predictor e."""
     slope = [f"rows[{at.slope + e}, i]"] if at.order >= 1 else []
     return f"({' + '.join([*slope, *filter(None, [_bend(at, e)])]) or '0.0'})"
 
 
-def with_gradient(affine: AffineMap, at: Layout, row: LoopCode, name: str, weigh: str) -> str:
+def with_gradient(affine: AffineMap, at: RowLayout, row: LoopCode, name: str, weigh: str) -> str:
     """Residuals, and the gradient of an estimate by them, as a function of `kernels.linear` has it.
 
     The perturbed estimate, the block-Poisson one, or what bright rows add.
@@ -115,7 +115,7 @@ def with_gradient(affine: AffineMap, at: Layout, row: LoopCode, name: str, weigh
     return "\n".join(lines)
 
 
-def gradient(affine: AffineMap, at: Layout, row: LoopCode) -> str:
+def gradient(affine: AffineMap, at: RowLayout, row: LoopCode) -> str:
     """Gradient of the residuals' sum; the row's values are derivatives alone."""
     lines = [
         "def gradient(phi, rows, center, weight, grad):",
@@ -127,7 +127,7 @@ def gradient(affine: AffineMap, at: Layout, row: LoopCode) -> str:
     return "\n".join([*lines, f"    backproject({_BACK}, v, rows, grad)"])
 
 
-def change(affine: AffineMap, at: Layout, row: LoopCode) -> str:
+def change(affine: AffineMap, at: RowLayout, row: LoopCode) -> str:
     """Change of the residuals."""
     shared = range(at.n_varying, at.n_predictors)
     lines = ["def change(phi, new_phi, center, rows, change):"]
@@ -145,7 +145,7 @@ def change(affine: AffineMap, at: Layout, row: LoopCode) -> str:
     return "\n".join(lines)
 
 
-def anchor(affine: AffineMap, at: Layout, row: LoopCode, bounds: bool = False) -> str:
+def anchor(affine: AffineMap, at: RowLayout, row: LoopCode, bounds: bool = False) -> str:
     """Log-likelihood and derivatives of rows at the reference.
 
     Where second derivatives are not finite there are none from the second on, unless `bounds` are

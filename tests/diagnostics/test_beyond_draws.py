@@ -7,7 +7,7 @@ import scipy.stats
 import xarray as xr
 
 import pymc_subsample as pms
-from pymc_subsample.diagnostics.beyond import beyond
+from pymc_subsample.diagnostics.beyond_draws import beyond
 
 
 def looked(log_density, draws):

@@ -9,7 +9,7 @@ from pytensor.tensor.elemwise import Elemwise
 from scipy.special import erfc, erfcx
 
 from pymc_subsample.expansion.coefficients import Coefficients
-from pymc_subsample.graph.pieces import Pieces
+from pymc_subsample.graph.piecewise import Pieces
 
 SHORT, LONG = 0.05, 2.0
 

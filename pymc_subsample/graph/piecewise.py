@@ -19,15 +19,11 @@ from pytensor.graph.traversal import toposort
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.type import continuous_dtypes
 
-from pymc_subsample.graph.concrete import (
-    depends_on,
-    elemwise_name,
-    is_constant,
-    numpy_function,
-    rebuild,
-)
+from pymc_subsample.graph.concrete import depends_on, rebuild
 from pymc_subsample.graph.interpreter import NoForm, array_of
 from pymc_subsample.graph.intervals import Enclosure, Enclosures
+from pymc_subsample.graph.nodes import elemwise_name, is_constant
+from pymc_subsample.graph.numpy_functions import numpy_function
 
 _EXTREMES = {"Maximum", "Minimum", "ScalarMaximum", "ScalarMinimum"}
 KINKS = {"Abs", *_EXTREMES}

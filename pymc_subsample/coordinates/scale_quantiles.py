@@ -1,9 +1,9 @@
-"""Quantiles of the scales of effects; see `splines`."""
+"""Quantiles of the scales of effects; see `scale_splines`."""
 
 import numpy as np
 from scipy.special import ndtri_exp
 
-from pymc_subsample.coordinates.splines import KNOTS
+from pymc_subsample.coordinates.scale_splines import KNOTS
 from pymc_subsample.expansion.quadratic import Quadratic
 
 # Points on either side at which a density is evaluated, and how far: until it is so much less on

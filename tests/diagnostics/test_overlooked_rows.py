@@ -7,10 +7,10 @@ import scipy.stats
 
 import pymc_subsample as pms
 from pymc_subsample.chain.ellipsoid import far_points
-from pymc_subsample.diagnostics import overlooked
-from pymc_subsample.diagnostics.overlooked import depth
+from pymc_subsample.diagnostics import overlooked_rows
+from pymc_subsample.diagnostics.overlooked_rows import depth
+from pymc_subsample.diagnostics.reading_draws import farthest_thetas
 from pymc_subsample.diagnostics.scores import log_densities
-from pymc_subsample.diagnostics.thinned import farthest_thetas
 from pymc_subsample.model import TallModel
 
 QUIET = {"progressbar": False, "cores": 1, "compute_convergence_checks": False}
@@ -166,14 +166,14 @@ def test_of_too_many_rows_the_check_is_left_out(wall, monkeypatch):
     """It is not said to pass."""
     model, _ = wall
     for most in (1e12, 1_000_000):
-        monkeypatch.setattr(overlooked, "_MOST_ROWS", most)
+        monkeypatch.setattr(overlooked_rows, "_MOST_ROWS", most)
         with model:
             idata = pm.sample(1_000, step=pms.SGHMC(), chains=1, random_seed=1, **QUIET)
         assert ("overlooked" in {f.name for f in pms.report(idata).findings}) == (most > 1e9)
 
 
 def test_what_is_said_of_a_density_that_is_no_number():
-    assert overlooked.how_deep(np.inf) == "no finite number"
+    assert overlooked_rows.how_deep(np.inf) == "no finite number"
 
 
 @pytest.mark.costly(cases=0)

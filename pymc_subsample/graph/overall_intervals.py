@@ -10,9 +10,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.math import Sum
 from pytensor.tensor.special import Softmax
 
-from pymc_subsample.graph.concrete import elemwise_name, is_product
 from pymc_subsample.graph.interpreter import REARRANGING, Interpreter, Merge, NoForm
 from pymc_subsample.graph.intervals import Enclosure, applied
+from pymc_subsample.graph.nodes import elemwise_name, is_product
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Interval:
 _ANY = Interval()
 
 
-class Bounds(Interpreter[Interval]):
+class OverallIntervals(Interpreter[Interval]):
     """Bounds of the variables of a graph; data-only ones are evaluated.
 
     The values of `dependent` ones depend on parameters. ``pieces(var)`` returns arrays that

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_subsample.chain.calling import refuse_init
 from pymc_subsample.chain.integrating import say_costs
 from pymc_subsample.chain.memory import hint_for_bambi, refuse_beyond_memory, warn_of_rows
 from pymc_subsample.chain.notices import begin_run
+from pymc_subsample.chain.pm_sample import refuse_init
 from pymc_subsample.chain.sampler import SHOWN, Sampler
 
 if TYPE_CHECKING:

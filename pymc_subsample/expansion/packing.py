@@ -10,7 +10,8 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.expansion.gather import RawColumns, compile_gather
 from pymc_subsample.graph.affine import DataColumn
-from pymc_subsample.graph.concrete import numpy_function, rebuild
+from pymc_subsample.graph.concrete import rebuild
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModel
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.expansion.residuals import Residuals
-from pymc_subsample.rows.beside import keep, kept
+from pymc_subsample.rows.kept_results import keep, kept
 from pymc_subsample.rows.store import Store
 
 _log = logging.getLogger("pymc.subsample")

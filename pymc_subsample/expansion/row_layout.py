@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from pymc_subsample.expansion.columns import Packer
+from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.graph.affine import Affine
 
 # Stands for the second derivatives of a row that has none that are finite: its control variate is
@@ -42,7 +42,7 @@ class AffineMap:
 
 
 @dataclass
-class Layout:
+class RowLayout:
     """Positions of the cached columns of a packed row."""
 
     star: int

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pymc_subsample.chain.all_rows import DRAWS, compare, nuts, pays
-from pymc_subsample.chain.calling import has_draws
 from pymc_subsample.chain.notices import Notice
+from pymc_subsample.chain.nuts_cost import DRAWS, compare, nuts, pays
+from pymc_subsample.chain.pm_sample import has_draws
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.diagnostics.checks import amount
 

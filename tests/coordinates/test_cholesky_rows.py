@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 from pymc_subsample.coordinates import find_coordinates
-from pymc_subsample.coordinates.correlations import fold, fold_back, unfold
+from pymc_subsample.coordinates.cholesky_rows import fold, fold_back, unfold
 from pymc_subsample.model import TallModel
 
 # Of a factor of four variables, after two numbers that are not of it.

@@ -9,11 +9,12 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.graph.concrete import evaluate, numpy_function, on_disk, tensor_input
+from pymc_subsample.graph.concrete import on_disk, tensor_input
+from pymc_subsample.graph.numpy_functions import evaluate, numpy_function
 from pymc_subsample.model.batch import PIECE, BatchGraph, batch_graph
 from pymc_subsample.model.errors import CoupledRows
-from pymc_subsample.model.kinds import chosen, joined, per_row, shared_columns
 from pymc_subsample.model.powers import without_zeros
+from pymc_subsample.model.row_kinds import chosen, joined, per_row, shared_columns
 from pymc_subsample.model.simplify import labelled, row_axes, simplified
 from pymc_subsample.model.terms import RowTerm
 from pymc_subsample.model.trace import RowTrace

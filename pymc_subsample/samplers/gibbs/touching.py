@@ -7,9 +7,10 @@ import numpy as np
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import toposort
 
-from pymc_subsample.graph.concrete import depends_on, numpy_function
+from pymc_subsample.graph.concrete import depends_on
 from pymc_subsample.graph.dependence import Sources
 from pymc_subsample.graph.interpreter import NoForm
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model.errors import op_name
 from pymc_subsample.model.tall_model import TallModel
 

@@ -24,7 +24,7 @@ from pytensor.tensor.special import LogAddExp, LogSoftmax, LogSumExp, Softmax, X
 from pytensor.tensor.subtensor import IncSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_subsample.graph.concrete import index_entries
+from pymc_subsample.graph.nodes import index_entries
 from pymc_subsample.model.errors import CoupledRows
 
 Axis = int | None

@@ -13,9 +13,9 @@ import numpy as np
 from pymc_subsample.compiled.blas import one_thread
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.factors import Kind, deviations, kind
-from pymc_subsample.expansion.images import ThetaPart
 from pymc_subsample.expansion.quadratic import Quadratic
 from pymc_subsample.expansion.reference import Reference
+from pymc_subsample.expansion.symmetric_modes import ThetaPart
 
 _MOST_DIRECTIONS, _MOST_ROWS, _SHOWN = 40, 20_000, 3
 # In standard deviations; the power is that from the first to the second.
