@@ -209,6 +209,7 @@ class ChainStep(BlockedStep):
         arguments.only_numba(compile_kwargs)
         self.made_by = arguments.passes(passes)
         self.rng = arguments.generator(rng)
+        self.row_rng = self.rng.spawn(1)[0]
         model = arguments.model_in_context(model, f"create {type(self).__name__}")
         binary = self.method.binary
         with doing("integrating local variables out"):

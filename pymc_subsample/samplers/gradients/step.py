@@ -85,7 +85,6 @@ def set_up(
     step.control_variate_order = None if order is None else step.expansion.order
     step.batch_size = arguments.batch_size(batch_size, step.n_rows, _BATCH)
     step.friction, step.sampler_parts = parts.friction, f"{type(step).__name__} {parts}"
-    step.row_rng = step.rng.spawn(1)[0]
     if needed:
         problem, found = finding_reference.find(step)
         step.prepared = problem.possible(found)

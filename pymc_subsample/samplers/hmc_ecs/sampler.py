@@ -19,8 +19,6 @@ def _foreseen(step: Any) -> dict[str, float]:
 HMCECS = Sampler(
     name="HMCECS",
     number=1,
-    family="HMCECS",
-    kernel="hmc_ecs.kernel",
     rules=RULES,
     numbers=(
         "acceptance_rate", "accepted", "data_share", "energy", "energy_error",

@@ -269,7 +269,6 @@ class HMCECS(ChainStep):
         }
         found = finding_reference.find(self, temperature=self.temperature, kind=self.kind)
         self.prepared = choose(*found, given, blocks)
-        self.row_rng = self.rng.spawn(1)[0]
         self.begin(tune=0, draws=0)
         _report(self)
 

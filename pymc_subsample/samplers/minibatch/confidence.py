@@ -8,13 +8,13 @@ import numpy as np
 
 from pymc_subsample.chain import arguments
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.proposals import Langevin
 from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.expansion.predictor_ranges import everywhere, nearby
 from pymc_subsample.samplers.minibatch import largest_term as bounds
 from pymc_subsample.samplers.minibatch.decision_errors import Proposed
 from pymc_subsample.samplers.minibatch.decisions import confidence
 from pymc_subsample.samplers.minibatch.evidence import DECIDE
-from pymc_subsample.samplers.minibatch.proposals import Langevin
 from pymc_subsample.samplers.minibatch.sampler import CONFIDENCE_MH
 from pymc_subsample.samplers.minibatch.step import (
     METHOD,

@@ -14,8 +14,16 @@ from pymc_subsample.chain import arguments, finding_reference
 from pymc_subsample.chain.connection import attach, connect
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.modes import warn_of_modes
+from pymc_subsample.chain.moves import in_own_units
 from pymc_subsample.chain.nuts_instead import NO_SMALL_SHARE
 from pymc_subsample.chain.progress import doing
+from pymc_subsample.chain.proposals import (
+    AdaptiveMetropolis,
+    Langevin,
+    RandomWalk,
+    as_surrogate_proposal,
+    require_size,
+)
 from pymc_subsample.chain.setup import Preparation, Problem
 from pymc_subsample.chain.signatures import SharedContinuous
 from pymc_subsample.chain.sizing import instead_of_bounds
@@ -23,14 +31,6 @@ from pymc_subsample.chain.tuning import Tuning
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.model import TallModelError
-from pymc_subsample.samplers.minibatch.moves import in_own_units
-from pymc_subsample.samplers.minibatch.proposals import (
-    AdaptiveMetropolis,
-    Langevin,
-    RandomWalk,
-    as_surrogate_proposal,
-    require_size,
-)
 from pymc_subsample.samplers.scalable.chain import (
     ACCEPTANCE,
     LEFT,

@@ -1,4 +1,4 @@
-"""Metropolis-Hastings: how moves are proposed and tuned, whatever decides about them."""
+"""Samplers that propose moves: how these are made and tuned, whatever decides about them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Unpack
@@ -9,20 +9,21 @@ from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.chain import arguments, starting
 from pymc_subsample.chain.engine import ChainStep
-from pymc_subsample.chain.method import ReferredState
-from pymc_subsample.chain.signatures import SharedContinuous, SharedTransitions, shares
-from pymc_subsample.chain.tuning import ProposalTuning, TuningState, settled
-from pymc_subsample.diagnostics.record import MoveRecord, most_kept
-from pymc_subsample.expansion.factors import factor, scaled
-from pymc_subsample.expansion.reference import reference_at
-from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
-from pymc_subsample.samplers.minibatch.proposals import (
+from pymc_subsample.chain.method import Method, ReferredState
+from pymc_subsample.chain.proposals import (
     AdaptiveMetropolis,
     Langevin,
     RandomWalk,
     as_proposal,
     proposed,
 )
+from pymc_subsample.chain.signatures import SharedContinuous, SharedTransitions, shares
+from pymc_subsample.chain.tuning import ProposalTuning, TuningState, settled
+from pymc_subsample.diagnostics.checks import check_accepted, check_temperature
+from pymc_subsample.diagnostics.record import MoveRecord, most_kept
+from pymc_subsample.expansion.factors import factor, scaled
+from pymc_subsample.expansion.reference import reference_at
+from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
 
 Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
 # Rows to read for the check of a chain, at this many draws at least and at most.
@@ -106,9 +107,54 @@ def set_up(
     """
     step.temperature = arguments.temperature(temperature)
     step.transitions_per_draw = arguments.transitions(transitions_per_draw)
-    step.proposal = as_proposal(proposal)
+    step.proposal, step.aims = as_proposal(proposal), USUAL
     ChainStep.__init__(step, vars, **above)
     step.form.own &= not in_own_units(step.proposal)
+
+
+def method(
+    run: Callable,
+    *,
+    together: Callable = lambda step, infos: together(step, infos),
+    recentre: Callable = lambda step, theta: recentred(step, theta),
+    one_by_one: Callable[[Any], bool] = lambda step: callable(step.proposal),
+    **parts: Any,
+) -> Method:
+    """Return the method of a sampler that proposes moves, of which `parts` are its own.
+
+    `run`, `together` and ``one_by_one(step)`` are as `made` takes them, and `recentre` as `adapted`
+    does. A run reports whether moves were "accepted" and how many rows were read ("rows_read"), or
+    `statistics` and `watch` are given too.
+    """
+    usual: dict[str, Any] = {
+        "state": ProposingState,
+        "begin": begin,
+        "enter": entered,
+        "transitions": lambda step, theta, size: made(
+            step, theta, size, run, together, one_by_one(step)
+        ),
+        "adapt": lambda step, theta, info: adapted(step, theta, info, recentre),
+        "statistics": _statistics,
+        "watch": lambda step, thetas, infos: step.record.add(
+            thetas, infos["accepted"], _share(step, infos)
+        ),
+        "check": lambda step: [check_accepted(step.record), check_temperature(step.temperature)],
+        "steady": lambda step: not one_by_one(step),
+        "by_gradients": by_langevin,
+    }
+    return Method(**usual | parts)
+
+
+def _share(step: Any, infos: dict[str, np.ndarray]) -> np.ndarray:
+    return infos["rows_read"] / (step.n_rows * step.transitions_per_draw)
+
+
+def _statistics(step: Any, infos: dict[str, np.ndarray]) -> dict[str, Any]:
+    return {
+        "n_evaluations": infos["rows_read"].astype(int),
+        "data_share": _share(step, infos),
+        "scaling": scaling(step),
+    }
 
 
 def by_langevin(step: Any) -> bool:
@@ -207,7 +253,7 @@ def adapted(step: Any, theta: np.ndarray, info: dict[str, float], recentre: Call
     if not _adapts(step):
         return
     tuning = step.tuning
-    tuning.add(theta, info["acceptance_rate"], info["loglik_ratio_variance"])
+    tuning.add(theta, info["acceptance_rate"], info.get("loglik_ratio_variance", 0.0))
     if not tuning.due():
         return
     better = tuning.better_factor()
