@@ -433,6 +433,36 @@ def test_no_two_modules_define_a_class_of_one_name():
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
+def is_numeric(node):
+    if isinstance(node, ast.Tuple | ast.BinOp | ast.UnaryOp):
+        return all(map(is_numeric, getattr(node, "elts", None) or ast.iter_child_nodes(node)))
+    return isinstance(node, ast.operator | ast.unaryop) or (
+        isinstance(node, ast.Constant) and type(node.value) in (int, float)
+    )
+
+
+def test_numeric_constants_say_what_they_are_and_where_from():
+    """In a comment beside or above them, or above the group that they are in; codes need none."""
+    found, silent = 0, []
+    for path in sorted((ROOT / "pymc_subsample").rglob("*.py")):
+        lines = path.read_text().splitlines()
+        for node in ast.parse("\n".join(lines)).body:
+            if not (isinstance(node, ast.Assign) and is_numeric(node.value)):
+                continue
+            if not ast.unparse(node.targets[0]).strip("(_)").isupper():
+                continue
+            if ast.unparse(node.value) in ("(0, 1)", "(0, 1, 2)"):
+                continue
+            found += 1
+            above = node.lineno - 2
+            while re.match(r"_?[A-Z][A-Z_, ]* = ", lines[above]):
+                above -= 1
+            if "  # " not in lines[node.end_lineno - 1] and not lines[above].startswith("# "):
+                silent.append(f"{path}:{node.lineno}")
+    assert found > 300
+    assert not silent
+
+
 def test_tests_mirror_the_tree():
     """A folder of tests is a room, or a part of one."""
     for folder in {path.parent for path in (ROOT / "tests").rglob("test_*.py")}:

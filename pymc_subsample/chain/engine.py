@@ -44,7 +44,7 @@ from pymc_subsample.model.discovery import chosen_names
 from pymc_subsample.rows import Rows
 from pymc_subsample.units.sampled import Units
 
-_PROTOCOL = 4
+_PROTOCOL = 4  # Of pickle, the first for objects of any size.
 # What belongs to a chain in this process.
 _OWN = ("seen", "thread", "left", "ahead")
 

@@ -26,7 +26,7 @@ from pymc_subsample.warning import warn
 
 _log = logging.getLogger("pymc.subsample")
 
-_GB = 1e9
+_GB = 1e9  # Bytes.
 # Share of the free memory that the draws of a run may take.
 _SHARE = 0.5
 _SHOWN = 4

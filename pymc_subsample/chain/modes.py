@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pymc.subsample")
 
-_MOST_SEEDS = 2**31
+_MOST_SEEDS = 2**31  # Seeds of NumPy's are 32 bits, here without a sign.
 # Transforms, if any, under which a change of sign mirrors a variable, or an element is its own.
 _MIRRORS = (IntervalTransform, ZeroSumTransform)
 _ELEMENTWISE = (

@@ -45,6 +45,7 @@ _TIMED_SECONDS = 0.1
 # Draws of a step that are timed, the first few that are not counted, and time that is enough.
 _PROBE, _FIRST, _PROBE_SECONDS = 12, 4, 5.0
 
+# Draws of the trial run, if time allows, and fewest by which it is judged.
 _NUTS_TUNE, _NUTS_DRAWS, _NUTS_FEWEST_TUNE, _NUTS_FEWEST = 200, 400, 50, 100
 # Ratio of posterior standard deviations, in unconstrained space, from which on NUTS, which starts
 # its tuning with one step size for all, spends more of it on finding them than a trial that knows

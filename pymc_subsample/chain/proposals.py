@@ -9,7 +9,7 @@ import numpy as np
 from pymc_subsample.model import TallModel
 from pymc_subsample.validation import between, choice, count, numbers, positive, takes
 
-_LARGEST = 1e100
+_LARGEST = 1e100  # Its square is still a finite double.
 
 
 def _covariance(value: object, of: str) -> np.ndarray | None:

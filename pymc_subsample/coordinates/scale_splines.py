@@ -14,6 +14,7 @@ import numpy as np
 from pymc_subsample.compiled.cache import kept
 from pymc_subsample.compiled.functions import inner
 
+# Knots, in standard deviations: one draw in 16,000 is beyond 4.
 _FIRST, _STEP, _COUNT = -4.0, 0.5, 17
 KNOTS = _FIRST + _STEP * np.arange(_COUNT)
 # Constants of an element.

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+# Below it more rows cost more than they gain (Pitt et al. 2012; Quiroz et al. 2018).
 VARIANCE_BOUND = 1.0
 # What a size is chosen for, by predictions at a few points: a chain of many parameters, where all
 # points are alike, has this variance on average, and not less.

@@ -17,6 +17,7 @@ from pymc_subsample.expansion.quadratic import Quadratic
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.expansion.symmetric_modes import ThetaPart
 
+# Directions and rows that a cause is looked for in, and rows that are named.
 _MOST_DIRECTIONS, _MOST_ROWS, _SHOWN = 40, 20_000, 3
 # In standard deviations; the power is that from the first to the second.
 _DISTANCES = (0.25, 0.5)

@@ -23,7 +23,7 @@ from numba import types
 from pymc_subsample.compiled.functions import FAST, MATRIX, SCALAR, VECTOR, inner
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import MINIBATCH, functions
-from pymc_subsample.kernels.vectors import clear, copy, is_sparse
+from pymc_subsample.kernels.vectors import clear, copy, squared_length
 
 PERTURBED, BLOCK_POISSON = 0, 1
 
@@ -110,28 +110,10 @@ def outside(given, moves, theta):
     Far from the reference |Lhat| grows as a power of the residuals, however small the
     likelihood; only its sign would average that out.
     """
-    size, factor, active = moves.active.shape[0], moves.factor, moves.active
-    z, total = np.empty(size), 0.0
-    for a in range(size):
-        rest = theta[active[a]] - given.origin[active[a]]
-        if factor.shape[0] == 1:
-            z[a] = rest / factor[0, a]
-        elif is_sparse(factor):
-            z[a] = rest
-        else:
-            for b in range(a):
-                rest -= factor[a, b] * z[b]
-            z[a] = rest / factor[a, a]
-        total += z[a] * z[a]
-    if is_sparse(factor):
-        total, along = 0.0, 0.0
-        for k in range(factor.shape[1]):
-            if factor[0, k] == factor[1, k]:
-                total += along * along
-                along = 0.0
-            along += factor[2, k] * z[int(factor[0, k])]
-        total += along * along
-    return not total <= given.radius * given.radius
+    rest = np.empty(moves.active.shape[0])
+    for a in range(rest.shape[0]):
+        rest[a] = theta[moves.active[a]] - given.origin[moves.active[a]]
+    return not squared_length(moves.factor, rest) <= given.radius * given.radius
 
 
 @inner

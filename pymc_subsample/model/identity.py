@@ -18,7 +18,7 @@ from pymc_subsample.rows.kept_results import keep, kept
 from pymc_subsample.rows.mapped import MappedRows
 from pymc_subsample.rows.store import Store
 
-_TOGETHER = 64
+_TOGETHER = 64  # Rows that NumPy compares as one.
 
 
 def archive(

@@ -56,7 +56,7 @@ from pymc_subsample.rows import Rows
 from pymc_subsample.units.of_run import integrated_in, without_units
 
 _SAID = "pms.audit"
-_FEWEST = 40
+_FEWEST = 40  # Draws for which Pareto smoothing has a tail of some points.
 # Draws besides, the farthest in single elements, of which all rows are read.
 _FARTHEST = 16
 # Draws beside which rows are asked whether they end the density.

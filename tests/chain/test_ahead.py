@@ -219,9 +219,8 @@ def test_what_is_handed_over_wrongly_is_noticed():
 
 def test_draws_may_share_all_their_statistics():
     own = {"energy": np.arange(5.0), "tune": False}
-    assert ahead._separated(own, slice(1, 3), 2) == [
-        [{"energy": e, "tune": False}] for e in (1.0, 2.0)
-    ]
+    each = [[{"energy": energy, "tune": False}] for energy in (1.0, 2.0)]
+    assert ahead._separated(own, slice(1, 3), 2) == each
     assert ahead._separated({"tune": False}, slice(1, 3), 2) == 2 * [[{"tune": False}]]
 
 

@@ -21,8 +21,8 @@ from pymc_subsample.results.efficiency import refuse_parts, subsampling_statisti
 from pymc_subsample.results.plots.shared import GREY, collection, decorate, named, picture
 from pymc_subsample.validation import choice, count
 
-_FIRST, _FEWEST_DRAWS = 5, 20
-_MOST_POINTS = 1000
+_FIRST, _FEWEST_DRAWS = 5, 20  # Draws at the first point, and fewest for effective sample sizes.
+_MOST_POINTS = 1000  # More than a picture has pixels to show.
 _COSTS = {"evaluations": "Row evaluations of a chain", "seconds": "Seconds of the run"}
 
 

@@ -32,7 +32,7 @@ from pymc_subsample.results.predict.rowwise import RowFunction
 from pymc_subsample.rows.passes import current
 from pymc_subsample.units.of_run import integrated_in
 
-_PIECE = 2**16
+_PIECE = 2**16  # Rows at a time.
 
 
 def refuse_moved(model: pm.Model, posterior: xr.Dataset, said: str) -> None:

@@ -14,7 +14,7 @@ from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.effects import drawn_levels
 from pymc_subsample.units.of_run import integrated_in, marginal_of_run
 
-_MOST_SEEDS = 2**31
+_MOST_SEEDS = 2**31  # As in `chain.modes`.
 
 
 def with_local(

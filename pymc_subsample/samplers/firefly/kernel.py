@@ -47,7 +47,7 @@ INFO = (
 )
 ACCEPTED, RATE, BRIGHT, READ, MOVED, DARKENED, LOWEST = range(len(INFO))
 
-_CHUNK = 256
+_CHUNK = 256  # Rows that are read at a time.
 
 LIGHTS = types.Array(types.uint8, 1, "C")
 

@@ -37,7 +37,7 @@ SHARE = Rule(
 )
 RULES = (IMPOSSIBLE, ERROR, SHIFT, SHARE)
 
-_MOST_ROWS = 100_000_000
+_MOST_ROWS = 100_000_000  # Numbers that all decisions of a check may read.
 # Standard errors beyond which an error is one.
 _SURE = 4
 # Variance of a variable that is hardly ever 1, or 0: a smaller one is not told from it.

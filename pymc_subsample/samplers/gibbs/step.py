@@ -34,7 +34,7 @@ TEST = Compiled(austerity.decide, DECIDE, None)
 # Without control variates no row is anchored.
 _FUNCTIONS = tuple(name if name != "anchor" else None for name in kernel.FUNCTIONS)
 _SCANS = ("random", "fixed")
-_BATCH = 500
+_BATCH = 500  # As `AusterityMH` begins with.
 # Decisions per update that the check of a chain looks at, and how many updates.
 _DECISIONS, _UPDATES = 1_000, 32
 

@@ -22,7 +22,7 @@ from pymc_subsample.samplers.gradients.step_size import Steps, find_step_size
 StepSize = float | str | PolynomialDecay | Cyclical
 
 _METRICS = ("curvature", "identity")
-_BATCH = 100
+_BATCH = 100  # As the other samplers on batches begin with.
 
 
 class SharedCore(SharedTransitions, total=False):
