@@ -147,10 +147,9 @@ class _Expansion:
     Its mass matrix is diagonal, as NUTS adapts it, and starts at the posterior's own.
     """
 
-    def __init__(
-        self, model: pm.Model, step: "ChainStep", tune: int, draws: int, seed: int
-    ) -> None:
+    def __init__(self, step: "ChainStep", tune: int, draws: int, seed: int) -> None:
         assert step.prepared is not None
+        model = step.sampled_model
         tall, expansion, free = step.tall, step.expansion.as_written(), step.layout.continuous()
         reference, scale = step.prepared.reference, step.prepared.factor
         rng = np.random.default_rng(seed)
@@ -209,9 +208,9 @@ class NutsTrial:
     The step samples all variables, with a reference point.
     """
 
-    def __init__(self, model: pm.Model, step: "ChainStep", seed: int) -> None:
+    def __init__(self, step: "ChainStep", seed: int) -> None:
         diagonal = step.expansion.curvature == "diagonal"
-        self._chain = None if diagonal else _Expansion(model, step, _NUTS_TUNE, _NUTS_DRAWS, seed)
+        self._chain = None if diagonal else _Expansion(step, _NUTS_TUNE, _NUTS_DRAWS, seed)
         self._tuned, self._diverging = False, 0
         self._tuning, self._sizes, self._draws = (list[np.ndarray]() for _ in range(3))
 
@@ -278,9 +277,7 @@ class Comparison:
     gradients: float = np.nan  # Of all rows per draw of NUTS.
 
 
-def compare(
-    model: pm.Model, step: "ChainStep", drawn: tuple[float, float] | None = None
-) -> Comparison:
+def compare(step: "ChainStep", drawn: tuple[float, float] | None = None) -> Comparison:
     """Time a few draws of a step, which samples all variables, and project NUTS on all rows.
 
     Seconds and gradients per draw are those `drawn`, if they are known. A gradient of all rows is
@@ -293,18 +290,18 @@ def compare(
     )
     if drawn is None and 2 * DRAWS * _MANY * per_gradient < SAVED_SECONDS:
         return Comparison(per_gradient)
-    per_draw, steps = drawn or seconds_per_draw(model, step, 0)
-    gradients = _gradients_of_tuning(model, step) or steps
+    per_draw, steps = drawn or seconds_per_draw(step, 0)
+    gradients = _gradients_of_tuning(step) or steps
     full = COMPILE_SECONDS + 2 * DRAWS * gradients * per_gradient
     return Comparison(per_gradient, 2 * DRAWS * per_draw, full, gradients)
 
 
-def _gradients_of_tuning(model: pm.Model, step: "ChainStep") -> float | None:
+def _gradients_of_tuning(step: "ChainStep") -> float | None:
     """Gradients per draw of NUTS in tuning; None where the expansion is no density."""
     if step.expansion.curvature == "diagonal":
         return None
     try:
-        pilot = _Expansion(model, step, _SHORT, 0, 0)
+        pilot = _Expansion(step, _SHORT, 0, 0)
         sizes, draws, diverging = pilot.run(_SHORT, _SHORT_SECONDS)
     except (SamplingError, ValueError):  # not finite where it starts
         return None
@@ -313,12 +310,12 @@ def _gradients_of_tuning(model: pm.Model, step: "ChainStep") -> float | None:
     return float(np.mean(sizes[len(sizes) // 3 :]))
 
 
-def seconds_per_draw(model: pm.Model, step: "ChainStep", seed: int) -> tuple[float, float]:
+def seconds_per_draw(step: "ChainStep", seed: int) -> tuple[float, float]:
     """Seconds and leapfrog steps, if any, per draw of a few tuning draws without the first."""
     twin = object.__new__(type(step))  # which moves on, and leaves the step as it is
     twin.__dict__.update(step.__dict__)
     twin.setup_chain(np.random.default_rng(seed), _PROBE, 0)
-    point = model.initial_point()
+    point = step.model.initial_point()
     times, steps = [], []
     for _ in range(_PROBE):
         start = thread_time()

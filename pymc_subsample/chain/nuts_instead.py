@@ -59,7 +59,7 @@ def beside_all_rows(step: "HMCECS", drawn: tuple[float, float] | None = None) ->
         )
     name, code = nuts()
     with doing(f"comparing it with {name}"):
-        found = compare(step.model, step, drawn)
+        found = compare(step, drawn)
     said = f". An estimate reads {step.share:.0%} of the rows"
     each = f"{amount(1000 * found.per_gradient)} ms"
     if np.isnan(found.seconds):

@@ -66,11 +66,11 @@ def start(
             return True
     if not np.isfinite(log_prior(step, theta)):
         values = step.tall.unravel(step.expansion.values(theta))
-        at = {v.name: values.get(v.name, point.get(v.name)) for v in step.model.value_vars}
+        at = {v.name: values.get(v.name, point.get(v.name)) for v in step.sampled_model.value_vars}
         raise ValueError(
             f"{type(step).__name__}: the chain has nowhere to start: the log prior is not "
             f"finite at {_TRIES} points around the reference, nor at the given point: "
-            f"{impossible(step.model, at, step.tall.observed)}. Give initvals= inside the "
+            f"{impossible(step.sampled_model, at, step.tall.observed)}. Give initvals= inside the "
             "support."
         )
     return False

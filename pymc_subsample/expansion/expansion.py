@@ -318,14 +318,21 @@ class Expansion:
     def parameters(self, theta: np.ndarray) -> tuple[np.ndarray, float]:
         """Return phi, shape (P,), and the log prior at theta."""
         phi, logprior = np.empty(self.phi_size), np.empty(1)
-        self.forward(np.ascontiguousarray(theta, dtype=float), phi, logprior)
+        self.forward(self._point(theta), phi, logprior)
         return phi, float(logprior[0])
 
     def pull_back(self, theta: np.ndarray, grad_phi: np.ndarray) -> np.ndarray:
         """Return the gradient in theta of the log prior plus ``phi(theta) @ grad_phi``."""
         grad = np.empty(self.theta_size)
-        self.backward(np.ascontiguousarray(theta, dtype=float), grad_phi, grad)
+        self.backward(self._point(theta), grad_phi, grad)
         return grad
+
+    def _point(self, theta: np.ndarray) -> np.ndarray:
+        """Return theta as compiled code takes it, which looks at no lengths."""
+        theta = np.ascontiguousarray(theta, dtype=float)
+        if theta.shape != (self.theta_size,):
+            raise IndexError(f"theta has shape {theta.shape}, should have ({self.theta_size},)")
+        return theta
 
 
 def _worked(

@@ -54,7 +54,7 @@ def grow(monkeypatch, seconds: float):
     """Tune a chain whose set-up took far too few rows, as if a run took so many seconds."""
     step, seen = starved(), []
 
-    def compare(model, step, drawn=None):
+    def compare(step, drawn=None):
         seen.append(drawn)
         return Comparison(0.001, seconds, 20.0, 5.0)
 

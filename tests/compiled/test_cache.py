@@ -33,12 +33,13 @@ def empty(monkeypatch, tmp_path):
     cache.directory.cache_clear()
 
 
+def increment(x):
+    return x + 1.0
+
+
 def compiled(key="k"):
-    """Compile x + 1, or load it; return the function and whether it was loaded."""
-
-    def increment(x):
-        return x + 1.0
-
+    """Compile x + 1, or load it, as another process does; return it and whether it was loaded."""
+    cache._made.clear()
     dispatcher = cache.compile_kept(increment, key, [SIGNATURE])
     assert dispatcher(1.0) == 2.0
     return dispatcher, sum(dispatcher.stats.cache_hits.values()) == 1
@@ -52,6 +53,33 @@ def test_code_is_loaded_again(empty):
     assert [compiled()[1] for _ in range(3)] == [False, True, True]
     assert not compiled("other")[1]
     assert len(files(empty)) == 2
+
+
+def test_a_process_has_each_function_once(empty):
+    one = cache.compile_kept(increment, "k", [SIGNATURE])
+    assert cache.compile_kept(lambda x: x, "k", [SIGNATURE]) is not one  # of another name
+    assert cache.compile_kept(increment, "other", [SIGNATURE]) is not one
+    assert cache.compile_kept(increment, None, [SIGNATURE]) is not one
+    assert cache.compile_kept(increment, "k", [SIGNATURE]) is one
+
+
+@pytest.mark.costly
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="counts memory as Linux does")
+def test_thousands_of_models_of_one_form_fit_into_a_process():
+    """Linux allows 65,530 parts of memory: with those of each model anew, 1,500 were too many."""
+
+    def parts_after(seed):
+        rng = np.random.default_rng(seed)
+        with pm.Model():
+            z, scale = pm.Normal("z", shape=4), pm.HalfNormal("scale")
+            eta = scale * z[np.arange(400) % 4]
+            pm.Bernoulli("y", logit_p=eta, observed=rng.integers(0, 2, 400))
+            pms.HMCECS()
+            pms.ScalableMH()
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    parts = [parts_after(seed) for seed in range(5)]
+    assert parts[4] - parts[1] < 10
 
 
 def outer(factor, *, power=1, helper=None):

@@ -338,7 +338,7 @@ def test_a_state_goes_on_in_the_coordinates_that_it_is_of():
 
 @pytest.mark.costly
 def test_nuts_on_all_rows_is_projected_from_the_models_own_variables(step):
-    projected = _Expansion(step.model, step, 10, 10, 0)
+    projected = _Expansion(step, 10, 10, 0)
     np.testing.assert_array_equal(
         projected.reference.theta, step.expansion.values(step.reference.theta)
     )

@@ -43,7 +43,7 @@ def run_pilot(
     draws, tuning included.
     """
     with quiet(), model:
-        per_draw = per_draw or seconds_per_draw(model, step, seed)[0]
+        per_draw = per_draw or seconds_per_draw(step, seed)[0]
         total = int(np.clip(seconds / per_draw, _FEWEST, _MOST))
         tune = int(_TUNE_SHARE * total)
         times: list[float] = []

@@ -133,7 +133,7 @@ class Trials:
             self.others[name] = Option(name, advised.exact, "untried", note=note)
             return
         with nuts_cost.quiet():
-            per_draw = nuts_cost.seconds_per_draw(self.model, step, self.seed)[0]
+            per_draw = nuts_cost.seconds_per_draw(step, self.seed)[0]
         spare = max(_SHARE * (setup + 2 * nuts_cost.DRAWS * per_draw), _LEAST)
         seconds = min(self.seconds, _OF_DRAWS * spare)
         pilot = run_pilot(self.model, step, seconds, self.seed, per_draw)
@@ -158,7 +158,7 @@ class Trials:
         each = nuts_cost.seconds_per_full_gradient(
             step.expansion, step.prepared.reference, min(0.1, 0.2 * spare)
         )
-        trial = nuts_cost.NutsTrial(step.sampled_model, step, self.seed)
+        trial = nuts_cost.NutsTrial(step, self.seed)
         spare -= thread_time() - start
         wanted = self.empty.effective_draws
         seconds = setup + nuts_cost.DRAWS * pilot.seconds_per_draw

@@ -704,7 +704,7 @@ def test_impossible_data():
 def gradients(model):
     with model, quiet():
         step = pms.HMCECS()
-    return NutsTrial(model, step, 0).gradients(60.0)
+    return NutsTrial(step, 0).gradients(60.0)
 
 
 @pytest.mark.costly(cases=0)
@@ -731,14 +731,14 @@ def test_out_of_time_the_projection_is_a_bound():
     model = logistic(2_000, correlation=0.9)
     with model, quiet():
         step = pms.HMCECS()
-    trial = NutsTrial(model, step, 0)
+    trial = NutsTrial(step, 0)
     short, whole = (trial.gradients(seconds) for seconds in (1e-9, 60.0))  # which goes on
     assert short is not None
     assert whole is not None
     assert 1 <= short.per_effective_draw < whole.per_effective_draw
     assert short.bound == CUT
     assert not whole.bound
-    alone = NutsTrial(model, step, 0).gradients(60.0)
+    alone = NutsTrial(step, 0).gradients(60.0)
     assert alone.per_effective_draw / 1.6 < whole.per_effective_draw
     assert whole.per_effective_draw < 1.6 * alone.per_effective_draw
 
@@ -750,7 +750,7 @@ def test_expansion_that_is_no_density_projects_nothing(monkeypatch):
     at = step.prepared.reference
     bent = replace(step.prepared, reference=replace(at, curvature=-at.curvature))
     monkeypatch.setattr(step, "prepared", bent)
-    assert NutsTrial(model, step, 0).gradients(20.0) is None
+    assert NutsTrial(step, 0).gradients(20.0) is None
 
 
 def test_only_varying_parameters_count():

@@ -403,7 +403,7 @@ def test_comparison_counts_the_gradients_of_nuts(monkeypatch):
             a, b = pm.Normal("a", 0, 10), pm.Normal("b", 0, 10)
             pm.Normal("y", a * x + b * z, 1, observed=x + z + rng.normal(size=2000))
         step = pms.HMCECS(model=model)
-        found[correlation] = nuts_cost.compare(model, step)
+        found[correlation] = nuts_cost.compare(step)
         with model:
             nuts = pm.sample(
                 20, tune=300, chains=1, cores=1, nuts_sampler="pymc", discard_tuned_samples=False,
@@ -423,8 +423,8 @@ def test_an_expansion_that_is_no_density_counts_the_gradients_of_the_step(model,
     for wrong in (np.nan, -10.0):
         bent = replace(at, curvature=wrong * at.curvature)
         monkeypatch.setattr(step, "prepared", replace(step.prepared, reference=bent))
-        found = nuts_cost.compare(model, step)
-        assert found.gradients == nuts_cost.seconds_per_draw(model, step, 0)[1]
+        found = nuts_cost.compare(step)
+        assert found.gradients == nuts_cost.seconds_per_draw(step, 0)[1]
 
 
 # Right answers
