@@ -1,5 +1,8 @@
 """What is public, and where it is: `__init__.py` reads this, as type checkers do."""
 
+from pymc_subsample.chain.proposals import AdaptiveMetropolis as AdaptiveMetropolis
+from pymc_subsample.chain.proposals import Langevin as Langevin
+from pymc_subsample.chain.proposals import RandomWalk as RandomWalk
 from pymc_subsample.model import TallModelError as TallModelError
 from pymc_subsample.results.advise import Advice as Advice
 from pymc_subsample.results.advise import advise as advise
@@ -39,9 +42,6 @@ from pymc_subsample.samplers.minibatch.barker import MinibatchBarkerMH as Miniba
 from pymc_subsample.samplers.minibatch.confidence import ConfidenceMH as ConfidenceMH
 from pymc_subsample.samplers.minibatch.correction import BarkerCorrection as BarkerCorrection
 from pymc_subsample.samplers.minibatch.correction import barker_correction as barker_correction
-from pymc_subsample.samplers.minibatch.proposals import AdaptiveMetropolis as AdaptiveMetropolis
-from pymc_subsample.samplers.minibatch.proposals import Langevin as Langevin
-from pymc_subsample.samplers.minibatch.proposals import RandomWalk as RandomWalk
 from pymc_subsample.samplers.scalable.step import ScalableMH as ScalableMH
 from pymc_subsample.units.effects import effects as effects
 from pymc_subsample.units.marginal import marginalize as marginalize

@@ -1,9 +1,12 @@
 """What `docs/developing.md` says is true: its names exist, and its examples work."""
 
+import ast
 import importlib
+import pickle
 import re
 import sys
 import tomllib
+from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,15 +15,17 @@ import numba
 import numpy as np
 import pymc as pm
 import pytest
-from chains import sample
+from chains import round_trip, sample
+from exact_cases import logistic
 from scipy.stats import norm
 
 import pymc_subsample as pms
+from pymc_subsample import samplers
 from pymc_subsample.compiled import cache
 from pymc_subsample.compiled.functions import Compiled, address_of, function_at, generator_at
 from pymc_subsample.expansion import linear
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, GATHER, Model
-from pymc_subsample.samplers import minibatch
+from pymc_subsample.samplers import minibatch, registry
 from pymc_subsample.samplers.gradients import integrators
 from pymc_subsample.samplers.gradients.stationary import variances
 from pymc_subsample.samplers.minibatch import acceptance, decisions
@@ -39,6 +44,7 @@ SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 CODE = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", PAGE, flags=re.MULTILINE | re.DOTALL))
 # Of the examples, which are nowhere else.
 OWN = {
+    "samplers/delayed/sampler.py", "samplers/delayed/kernel.py", "samplers/delayed/step.py",
     "samplers/minibatch/decisions/chebyshev.py", "samplers/minibatch/chebyshev.py",
     "samplers/gradients/integrators/obabo.py",
 }  # fmt: skip
@@ -117,11 +123,63 @@ def at_home(example, *rooms):
             place = EXAMPLES / example / Path(*room.__name__.split(".")[1:])
             patched.setattr(room, "__path__", [*room.__path__, str(place)])
         yield patched
-    for name, module in tuple(sys.modules.items()):
+    gone = []
+    for name, module in sys.modules.items():
         if str(EXAMPLES / example) in str(getattr(module, "__file__", "")):
             room, _, short = name.rpartition(".")
             delattr(sys.modules[room], short)
-            del sys.modules[name]
+            gone.append(name)
+    for name in gone:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def delayed():
+    """Return the module of the step, its record in the table of all samplers."""
+    with at_home("sampler", samplers) as patched:
+        step = importlib.import_module(f"{samplers.__name__}.delayed.step")
+        record = step.DELAYED_MH
+        patched.setitem(registry.SAMPLERS, record.name, record)
+        patched.setitem(registry.BY_NUMBER, record.number, record.name)
+        yield step
+
+
+@pytest.mark.costly(cases=1)
+@pytest.mark.parametrize("order", [2, 1])
+def test_a_sampler_of_a_folder_is_exact(delayed, order):
+    case = logistic()
+    step = delayed.DelayedMH(model=case.model, control_variate_order=order)
+    idata = sample(step, case.model, 1500)
+    case.assert_posterior(idata)
+    # Of the ten transitions of a draw and where it begins, those at which rows decide.
+    share = float(idata["sample_stats"]["data_share"].mean())
+    assert 0.1 < share < (0.5 if order == 2 else 1.1)
+    found = pms.report(idata)
+    assert found.status == "pass"
+    assert "DelayedMH" in str(found)
+
+
+@pytest.mark.costly(cases=0)
+def test_a_sampler_of_a_folder_that_weighs_rows_wrongly_is_found_out(delayed, monkeypatch):
+    right, case = delayed.kernel.transitions, logistic()
+
+    def wrong(*given):
+        weight = 5
+        right(*given[:weight], 0.5 * given[weight], *given[weight + 1 :])
+
+    monkeypatch.setattr(delayed.kernel, "transitions", wrong)
+    step = delayed.DelayedMH(model=case.model, control_variate_order=1)
+    with pytest.raises(AssertionError):
+        case.assert_posterior(sample(step, case.model, 1500))
+
+
+@pytest.mark.costly(cases=0)
+def test_a_sampler_of_a_folder_goes_on_from_its_state_and_pickle(delayed):
+    case = logistic()
+    one, other = (delayed.DelayedMH(model=case.model) for _ in range(2))
+    round_trip(one, pickle.loads(pickle.dumps(other)), case.model, tune=30, draws=20, at=35)
+    with pytest.raises(ValueError, match="control_variate_order"):
+        delayed.DelayedMH(model=case.model, control_variate_order=None)
 
 
 @pytest.fixture(scope="module")
@@ -360,6 +418,49 @@ def test_each_change_samples_exact_posteriors(file):
     assert marks
     assert "costly(cases=0)" not in marks[1]
     assert "mark.slow" not in marks[1]
+
+
+def test_no_two_modules_define_a_class_of_one_name():
+    """Named tuples and type aliases of types that are made in a module count too."""
+    homes = defaultdict(set)
+    for path in (ROOT / "pymc_subsample").rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            made = isinstance(node, ast.Assign) and re.match("[A-Z][a-z]", ast.unparse(node))
+            if isinstance(node, ast.ClassDef | ast.TypeAlias) or made:
+                found = node.targets[0] if made else getattr(node, "name", node)
+                homes[found if isinstance(found, str) else found.id].add(path)
+    assert len(homes) > 300
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def is_numeric(node):
+    if isinstance(node, ast.Tuple | ast.BinOp | ast.UnaryOp):
+        return all(map(is_numeric, getattr(node, "elts", None) or ast.iter_child_nodes(node)))
+    return isinstance(node, ast.operator | ast.unaryop) or (
+        isinstance(node, ast.Constant) and type(node.value) in (int, float)
+    )
+
+
+def test_numeric_constants_say_what_they_are_and_where_from():
+    """In a comment beside or above them, or above the group that they are in; codes need none."""
+    found, silent = 0, []
+    for path in sorted((ROOT / "pymc_subsample").rglob("*.py")):
+        lines = path.read_text().splitlines()
+        for node in ast.parse("\n".join(lines)).body:
+            if not (isinstance(node, ast.Assign) and is_numeric(node.value)):
+                continue
+            if not ast.unparse(node.targets[0]).strip("(_)").isupper():
+                continue
+            if ast.unparse(node.value) in ("(0, 1)", "(0, 1, 2)"):
+                continue
+            found += 1
+            above = node.lineno - 2
+            while re.match(r"_?[A-Z][A-Z_, ]* = ", lines[above]):
+                above -= 1
+            if "  # " not in lines[node.end_lineno - 1] and not lines[above].startswith("# "):
+                silent.append(f"{path}:{node.lineno}")
+    assert found > 300
+    assert not silent
 
 
 def test_tests_mirror_the_tree():

@@ -27,8 +27,8 @@ _CUBE = types.Array(types.float64, 3, "C")
 # start : array (S + 1,); where a stratum starts among the n' rows in `order`
 # order, bound, threshold, alias : arrays (n',); row numbers, c_i and alias tables of each stratum
 # always : array (e,); rows that every decision reads
-Bounds = namedtuple(
-    "Bounds",
+StratumBounds = namedtuple(
+    "StratumBounds",
     "elements metric power cubes limits beyond total start order bound threshold alias always",
 )
 BOUNDS = types.NamedTuple(
@@ -36,7 +36,7 @@ BOUNDS = types.NamedTuple(
         _PLACES, _CUBE, types.int64, MATRIX, VECTOR, MATRIX, VECTOR, INDEX, _ROWS, _SINGLE, _SINGLE,
         _ROWS, _ROWS,
     ],
-    Bounds,
+    StratumBounds,
 )  # fmt: skip
 
 

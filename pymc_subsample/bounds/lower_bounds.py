@@ -30,12 +30,13 @@ from scipy.special import softmax
 from pymc_subsample.expansion import linear_predictors
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.linear import linear_expansion
-from pymc_subsample.expansion.ranges import exact_step
+from pymc_subsample.expansion.predictor_ranges import exact_step
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.expansion.row_code import RowCode
 from pymc_subsample.expansion.verification import Agreement
-from pymc_subsample.graph.concrete import numpy_function, rebuild, specialised
+from pymc_subsample.graph.concrete import rebuild, specialised
 from pymc_subsample.graph.interpreter import NoForm
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModel, TallModelError
 
 KINDS = ("tangent", "softmax", "curvature")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.bounds.kernel import Bounds, cubic_sum, distances
+from pymc_subsample.bounds.kernel import StratumBounds, cubic_sum, distances
 from pymc_subsample.bounds.strata import SINGLE, Strata, UnboundedError
 from pymc_subsample.bounds.thinning import RowsRead
 from pymc_subsample.compiled.blas import one_thread
@@ -50,7 +50,7 @@ _SMALLEST = np.float32(1e-30)
 class RowBounds:
     """Bounds of all rows at a reference."""
 
-    table: Bounds  # As compiled transitions take them, at temperature 1; see `kernel`.
+    table: StratumBounds  # As compiled transitions take them, at temperature 1; see `kernel`.
     kind: str  # {"global", "local"}: whether they hold everywhere.
     # Integers, shape (e,): rows without bounds, in order: those that the surrogate reads.
     exact: np.ndarray

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pymc_subsample.bounds.kernel import Bounds, add_cubes, alias_table, distances, whiten
+from pymc_subsample.bounds.kernel import StratumBounds, add_cubes, alias_table, distances, whiten
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.sums import LinearSums
 from pymc_subsample.model import TallModelError
@@ -131,7 +131,7 @@ class Strata:
         always: np.ndarray,
         power: int,
         without: np.ndarray,
-    ) -> Bounds:
+    ) -> StratumBounds:
         """Sort rows by strata, and make the alias tables of those that are drawn."""
         decisive = np.ones(len(always), dtype=bool)
         decisive[without] = False
@@ -156,7 +156,7 @@ class Strata:
             share /= len(own)
             total[s] = (1.0 + SINGLE) * np.max(own / share)
             sizes[part] = total[s] * share
-        return Bounds(
+        return StratumBounds(
             np.ascontiguousarray(self.elements), self.metric, power, self._cubes / self._repeated,
                 np.zeros(0), np.ones((count, 0)),
             total, start.astype(np.int64), drawn.astype(np.int32), sizes, threshold, alias,

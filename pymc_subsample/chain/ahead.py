@@ -63,7 +63,8 @@ class Ahead:
             part = slice(self._handed_out, self._handed_out + _APART)
             points = step.layout.points(self._from, self._values[part])
             points = completed(step, points, len(self._values) - self._handed_out - 1)
-            self._part = list(zip(points, _separated(self._stats, part), strict=True))
+            stats = _separated(self._stats, part, len(points))
+            self._part = list(zip(points, stats, strict=True))
         point, stats = self._part[place]
         self._last = {name: value.tobytes() for name, value in point.items()}
         self._handed_out += 1  # last of all: an interrupt may come before
@@ -116,10 +117,10 @@ class Ahead:
             self._most = max(1, self._most // 2)
 
 
-def _separated(stats: dict[str, Any], part: slice) -> list[StatsType]:
-    """Return the statistics of draws, from arrays over draws and from what draws share."""
+def _separated(stats: dict[str, Any], part: slice, size: int) -> list[StatsType]:
+    """Return the statistics of some draws, from arrays over draws and from what draws share."""
     own = {name: x[part].tolist() for name, x in stats.items() if type(x) is np.ndarray}
-    found = [stats.copy() for _ in next(iter(own.values()))]
+    found = [stats.copy() for _ in range(size)]
     for name, numbers in own.items():
         for each, number in zip(found, numbers, strict=True):
             each[name] = number

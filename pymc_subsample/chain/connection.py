@@ -4,16 +4,16 @@ import logging
 from typing import TYPE_CHECKING
 
 from pymc_subsample.chain import guards, variables
-from pymc_subsample.chain.layout import Layout
 from pymc_subsample.chain.progress import doing
+from pymc_subsample.chain.theta_layout import ThetaLayout
 from pymc_subsample.compiled.functions import building_graphs
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.continuity import Continuity
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.binding import require_rows
-from pymc_subsample.model.differentiation import WITHOUT_GRADIENT, differentiated
+from pymc_subsample.model.errors import WITHOUT_GRADIENT, differentiated
 from pymc_subsample.model.verification import warn_about_whole_terms
-from pymc_subsample.rows.samples import warn_of_samples
+from pymc_subsample.rows.drawn_samples import warn_of_samples
 
 if TYPE_CHECKING:
     from pymc_subsample.chain.engine import ChainStep
@@ -76,6 +76,6 @@ def connect(step: "ChainStep") -> None:
             step.compiled = step.expansion.model(*functions)
     step.n_rows = tall.n_rows
     step.observed = tall.observed
-    step.layout = Layout(tall, step.vars)
+    step.layout = ThetaLayout(tall, step.vars)
     step.active = step.layout.places(step.names)
     step.method.connected(step)

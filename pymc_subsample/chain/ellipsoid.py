@@ -10,7 +10,7 @@ from pymc_subsample.expansion.factors import Kind, deviations, kind, scaled, spa
 from pymc_subsample.expansion.quadratic import Quadratic
 from pymc_subsample.kernels.estimates import BLOCK_POISSON
 
-_PILOT_POINTS = 4
+_PILOT_POINTS = 4  # Points, at each of which all rows are evaluated.
 # Posterior probability outside the ellipsoid of the block-Poisson estimate, were it normal.
 _OUTSIDE = 1e-9
 _FAR_POINTS = 4

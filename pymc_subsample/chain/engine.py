@@ -18,32 +18,32 @@ from pymc.blocking import PointType, StatsType
 from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import DataClassState, WithSamplingState
 
-from pymc_subsample.chain import arguments, ends, guards, integrating, running, variables
+from pymc_subsample.chain import announcing, arguments, end_of_chain, guards, integrating, variables
 from pymc_subsample.chain.ahead import Ahead
 from pymc_subsample.chain.connection import CONNECTED, connect
-from pymc_subsample.chain.form import Form
-from pymc_subsample.chain.layout import Layout
 from pymc_subsample.chain.method import Method, named_alike
+from pymc_subsample.chain.model_form import Form
 from pymc_subsample.chain.modes import number_of_chain
 from pymc_subsample.chain.notices import Unsaid
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.sampler import STATISTIC, Sampler, Statistics
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.chain.signatures import complete
+from pymc_subsample.chain.theta_layout import ThetaLayout
 from pymc_subsample.chain.tuning import ProposalTuning, Tuning
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Rule
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.modes import ModeSearch
 from pymc_subsample.expansion.reference import Reference, no_sums
-from pymc_subsample.graph.concrete import numpy_function
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.kernels.model import Sums
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.discovery import chosen_names
 from pymc_subsample.rows import Rows
 from pymc_subsample.units.sampled import Units
 
-_PROTOCOL = 4
+_PROTOCOL = 4  # Of pickle, the first for objects of any size.
 # What belongs to a chain in this process.
 _OWN = ("seen", "thread", "left", "ahead")
 
@@ -135,7 +135,7 @@ class ChainStep(BlockedStep):
     expansion: Expansion
     compiled: Any
     active: np.ndarray
-    layout: Layout
+    layout: ThetaLayout
     n_rows: int
     observed: tuple[str, ...]
     asked_order: int | str
@@ -208,6 +208,7 @@ class ChainStep(BlockedStep):
         arguments.only_numba(compile_kwargs)
         self.made_by = arguments.passes(passes)
         self.rng = arguments.generator(rng)
+        self.row_rng = self.rng.spawn(1)[0]
         model = arguments.model_in_context(model, f"create {type(self).__name__}")
         binary = self.method.binary
         with doing("integrating local variables out"):
@@ -376,11 +377,13 @@ class ChainStep(BlockedStep):
 
     def judged(self) -> dict[str, Any]:
         """Check a finished chain: statistics of its last draw, and the warning with it."""
-        ends.confirm_crossings(self)
-        found = ends.with_causes(self, [*self.method.check(self), *ends.check_tails(self)])
+        end_of_chain.confirm_crossings(self)
+        found = end_of_chain.with_causes(
+            self, [*self.method.check(self), *end_of_chain.check_tails(self)]
+        )
         found += integrating.check_units(self)
         self.thread = None
-        return ends.recorded(self, found)
+        return end_of_chain.recorded(self, found)
 
     @cached_property
     def _unjudged(self) -> dict[str, Any]:
@@ -417,9 +420,9 @@ class ChainStep(BlockedStep):
         self.seen = guards.contents(self.model, self.tall)
 
     def _progressbar_config(self, n_chains: int = 1) -> tuple[list, dict[str, list[int]]]:
-        running.announce(self)
-        return running.columns(self.sampler, n_chains)
+        announcing.announce(self)
+        return announcing.columns(self.sampler, n_chains)
 
     @classmethod
     def _make_progressbar_update_functions(cls) -> tuple[Callable]:
-        return (partial(running.shown, cls.sampler),)
+        return (partial(announcing.shown, cls.sampler),)

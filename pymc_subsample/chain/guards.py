@@ -8,10 +8,10 @@ import numpy as np
 import pymc as pm
 from pymc.step_methods.compound import BlockedStep
 
-from pymc_subsample.chain.calling import steps_beside
+from pymc_subsample.chain.pm_sample import steps_beside
 from pymc_subsample.model import TallModel, TallModelError
 
-_MOST_ROWS = 2**32
+_MOST_ROWS = 2**32  # Numbers of rows are of 32 bits.
 
 
 def contents(model: pm.Model, tall: TallModel) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pymc.backends.ndarray import NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.chain.calling import calling_sample, is_called_by
+from pymc_subsample.chain.pm_sample import calling_sample, is_called_by
 from pymc_subsample.graph.concrete import concretize
 from pymc_subsample.model.bambi import has_rows
 from pymc_subsample.model.binding import listed
@@ -26,7 +26,7 @@ from pymc_subsample.warning import warn
 
 _log = logging.getLogger("pymc.subsample")
 
-_GB = 1e9
+_GB = 1e9  # Bytes.
 # Share of the free memory that the draws of a run may take.
 _SHARE = 0.5
 _SHOWN = 4

@@ -1,12 +1,14 @@
 """The modes of a model: where searches start, which one is a chain's, what is said of others."""
 
 import logging
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
 from pymc.distributions.transforms import LogExpM1, ZeroSumTransform
+from pymc.initial_point import make_initial_point_fn
 from pymc.logprob.transforms import (
     CircularTransform,
     IntervalTransform,
@@ -14,18 +16,18 @@ from pymc.logprob.transforms import (
     LogTransform,
 )
 
+from pymc_subsample.compiled.functions import without_c
 from pymc_subsample.diagnostics.checks import MODES, number
-from pymc_subsample.expansion.images import ThetaPart
 from pymc_subsample.expansion.modes import Starts
+from pymc_subsample.expansion.symmetric_modes import ThetaPart
 from pymc_subsample.model import TallModel
-from pymc_subsample.model.prior_draws import Draw, prior_draws
 
 if TYPE_CHECKING:
     from pymc_subsample.chain.engine import ChainStep
 
 _log = logging.getLogger("pymc.subsample")
 
-_MOST_SEEDS = 2**31
+_MOST_SEEDS = 2**31  # Seeds of NumPy's are 32 bits, here without a sign.
 # Transforms, if any, under which a change of sign mirrors a variable, or an element is its own.
 _MIRRORS = (IntervalTransform, ZeroSumTransform)
 _ELEMENTWISE = (
@@ -98,3 +100,35 @@ def warn_of_modes(step: "ChainStep") -> None:
         f"differ in {', '.join(names)} and hold about {shares} of the mass that was found. Chains "
         f"{starts}. {MODES.remedy}"
     )
+
+
+Draw = Callable[[int], Mapping[str, np.ndarray]]
+
+
+def prior_draws(model: pm.Model) -> tuple[Draw, list[str]]:
+    """Draw the prior forward, as PyMC does, and transform the draw.
+
+    Returns ``draw(seed)``, values of value variables by name, and the names of those that are
+    drawn: variables without forward draws, such as `pymc.Flat` and some custom distributions, are
+    at the model's initial point. Draws are not weighed by potentials and data.
+    """
+    drawable = list(model.free_RVs)
+    draw = _working(model, drawable)
+    if draw is None:
+        drawable = [rv for rv in drawable if _working(model, [rv]) is not None]
+        draw = _working(model, drawable)
+    if draw is None:  # they can be drawn one by one, but not given each other's draws
+        drawable = []
+        draw = make_initial_point_fn(model=model)
+    return draw, [model.rvs_to_values[rv].name for rv in drawable]
+
+
+def _working(model: pm.Model, drawn: list) -> Draw | None:
+    """Return a function that draws some variables; None if it raises, whatever the user's code."""
+    try:
+        with without_c():
+            draw = make_initial_point_fn(model=model, overrides=dict.fromkeys(drawn, "prior"))
+        draw(0)
+    except Exception:
+        return None
+    return draw

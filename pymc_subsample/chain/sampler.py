@@ -62,8 +62,8 @@ class Sampler:
 
     name: str  # Of its step method.
     number: int  # By which runs are stored; no other sampler ever had it. 0 of one of the user's.
-    family: str  # What a run is called that does not say by which of them it was made.
-    kernel: str  # Module of its compiled transition, from `samplers` on.
+    # What a run is called that does not say by which of them it was made: if empty, by its name.
+    family: str = ""
     rules: tuple[Rule, ...]  # Of the checks at the end of a chain: what they mean, and remedies.
     # Statistics of its draws: those that are floats, and the types of others.
     numbers: tuple[str, ...]
@@ -72,6 +72,7 @@ class Sampler:
     advised: Advised | None = None  # None where `pms.advise` knows nothing of it.
 
     def __post_init__(self):
+        object.__setattr__(self, "family", self.family or self.name)
         if not self.name.isidentifier() or self.number < 0:
             self._refuse(f"name and number must be those of a class, got {self.number!r}")
         wrong = [rule for rule in self.rules if not isinstance(rule, Rule)]

@@ -10,14 +10,14 @@ from pymc_subsample.chain.progress import doing
 from pymc_subsample.compiled.blas import one_thread
 from pymc_subsample.coordinates.fit import fitted, locate
 from pymc_subsample.expansion import Expansion
-from pymc_subsample.expansion.archive import Archive
-from pymc_subsample.expansion.causes import distance_to_mode, is_far
 from pymc_subsample.expansion.curvature import MAX_DENSE, rounded
 from pymc_subsample.expansion.factors import whiten
 from pymc_subsample.expansion.hierarchy import MAX_OUTER, settle, split_hierarchy
+from pymc_subsample.expansion.kept_sums import Archive
 from pymc_subsample.expansion.modes import ModeSearch, Starts, search_modes
 from pymc_subsample.expansion.quadratic import Posterior, Quadratic
 from pymc_subsample.expansion.reference import Reference, extended
+from pymc_subsample.expansion.residual_causes import distance_to_mode, is_far
 from pymc_subsample.expansion.residuals import Residuals, residuals_around
 from pymc_subsample.expansion.search import find_mode, polish
 from pymc_subsample.expansion.undefined import refuse_undefined

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from pymc_subsample.chain.all_rows import nuts
 from pymc_subsample.chain.ellipsoid import shape
 from pymc_subsample.chain.memory import total_memory
+from pymc_subsample.chain.nuts_cost import nuts
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.setup import Preparation, Problem
 from pymc_subsample.compiled.blas import one_thread
 from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.block_poisson import choose_products, log_variance
-from pymc_subsample.expansion.causes import distance_to_mode, find_cause, is_far
 from pymc_subsample.expansion.estimators import (
     VARIANCE_BOUND,
     ResidualMoments,
@@ -22,9 +22,10 @@ from pymc_subsample.expansion.estimators import (
     choose_subsample_size,
     moments_from_sums,
 )
+from pymc_subsample.expansion.predictor_ranges import exact_step
 from pymc_subsample.expansion.quadratic import Quadratic
-from pymc_subsample.expansion.ranges import exact_step
 from pymc_subsample.expansion.reference import Reference
+from pymc_subsample.expansion.residual_causes import distance_to_mode, find_cause, is_far
 from pymc_subsample.expansion.residuals import Residuals, residuals_around
 from pymc_subsample.expansion.undefined import flat_rows
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
@@ -81,47 +82,53 @@ def _chosen(
     if problem.archive is not None:
         problem.archive.keep(problem.expansion, at, *points, residuals)
     why = ""
-    always, moments, m, blocks = sized(kind, residuals, temperature, subsample_size, n_blocks)
+    found = sized(kind, residuals, temperature, subsample_size, n_blocks)
     if subsample_size is None:
         # Where most rows would be read, or the reference may be far off, what counts is whether
         # all of them are enough.
         given = problem.given is not None
-        most = len(always) + m > _MOST * residuals.n_rows
-        judged = residuals.moments() if most or given else moments
+        most = len(found.always) + found.subsample_size > _MOST * residuals.n_rows
+        judged = residuals.moments() if most or given else found.moments
         if not np.max(judged.variance(judged.n_rows, temperature)) <= VARIANCE_BOUND:
             causes, smooth = _causes(problem, at)
             if not (smooth and kind == PERTURBED and _fits_memory(problem.expansion)):
                 raise TallModelError(_useless(judged, problem, at, causes))
-            always, moments, m, blocks = all_rows(kind, residuals.n_rows, temperature, n_blocks)
+            found = all_rows(kind, residuals.n_rows, temperature, n_blocks)
             why = causes[0]
         if kind == BLOCK_POISSON and choose_products(judged, temperature) is None:
             raise TallModelError(_no_products(judged, problem, at))
-    return Choice(
-        **vars(prepared) | {"residuals": None},
-        always=always, moments=moments, subsample_size=m, n_blocks=blocks, why=why,
-    )  # fmt: skip
+    return Choice(**vars(prepared) | {"residuals": None}, **found._asdict(), why=why)
+
+
+class Sized(NamedTuple):
+    """Rows to read always, moments of the others, and how many of these in how many blocks."""
+
+    always: np.ndarray
+    moments: ResidualMoments
+    subsample_size: int
+    n_blocks: int
 
 
 def sized(
-    kind: int, residuals: Residuals, temperature: float, m: int | None, n_blocks: int | None
-) -> tuple[np.ndarray, ResidualMoments, int, int]:
-    """Choose rows to read always, moments of the others, and how many of these in how many blocks.
-
-    Where that many are as good as all, all are read, and nothing is estimated.
-    """
+    kind: int,
+    residuals: Residuals,
+    temperature: float,
+    subsample_size: int | None,
+    n_blocks: int | None,
+) -> Sized:
+    """Choose what was not given; where that many rows are as good as all, all are read."""
     always, moments = choose_always(kind, residuals, temperature)
-    size, blocks = choose_subsample(kind, moments, temperature, m, n_blocks)
-    if kind == PERTURBED and m is None and len(always) + size >= residuals.n_rows:
+    size, blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
+    if kind == PERTURBED and subsample_size is None and len(always) + size >= residuals.n_rows:
         return all_rows(kind, residuals.n_rows, temperature, n_blocks)
-    return always, moments, size, blocks
+    return Sized(always, moments, size, blocks)
 
 
-def all_rows(
-    kind: int, n: int, temperature: float, n_blocks: int | None
-) -> tuple[np.ndarray, ResidualMoments, int, int]:
+def all_rows(kind: int, n: int, temperature: float, n_blocks: int | None) -> Sized:
     """Return the same of an estimate that is exact: one row is left to be drawn, many times."""
     alone = moments_from_sums(np.zeros((4, 1)), 1)
-    return np.arange(n - 1), alone, *choose_subsample(kind, alone, temperature, None, n_blocks)
+    chosen = choose_subsample(kind, alone, temperature, None, n_blocks)
+    return Sized(np.arange(n - 1), alone, *chosen)
 
 
 def _fits_memory(expansion: Expansion) -> bool:
@@ -129,20 +136,21 @@ def _fits_memory(expansion: Expansion) -> bool:
     return total is None or 8.0 * expansion.width * expansion.n_rows <= _OF_MEMORY * total
 
 
-def check_blocks(kind: int, m: int | None, blocks: int | None) -> None:
+def check_blocks(kind: int, subsample_size: int | None, blocks: int | None) -> None:
     """Refuse sizes that don't divide."""
     signed = kind == BLOCK_POISSON
-    if signed and m and m % MINIBATCH:
+    if signed and subsample_size and subsample_size % MINIBATCH:
         raise ValueError(
-            f"subsample_size={m} is not a multiple of {MINIBATCH}, the size of a minibatch of the "
-            f'block-Poisson estimate. Use {max(m // MINIBATCH, 1) * MINIBATCH}, or "auto".'
+            f"subsample_size={subsample_size} is not a multiple of {MINIBATCH}, the size of a "
+            "minibatch of the block-Poisson estimate. Use "
+            f'{max(subsample_size // MINIBATCH, 1) * MINIBATCH}, or "auto".'
         )
-    parts = m // MINIBATCH if signed and m else m
+    parts = subsample_size // MINIBATCH if signed and subsample_size else subsample_size
     if parts and blocks and parts % blocks:
         of = f"the {parts} minibatches of " if signed else ""
         raise ValueError(
-            f"n_blocks={blocks} does not divide {of}subsample_size={m}. Choose a divisor, or leave "
-            'n_blocks="auto".'
+            f"n_blocks={blocks} does not divide {of}subsample_size={subsample_size}. Choose a "
+            'divisor, or leave n_blocks="auto".'
         )
 
 
@@ -160,31 +168,40 @@ def choose_always(
 
 
 def choose_subsample(
-    kind: int, moments: ResidualMoments, temperature: float, m: int | None, n_blocks: int | None
+    kind: int,
+    moments: ResidualMoments,
+    temperature: float,
+    subsample_size: int | None,
+    n_blocks: int | None,
 ) -> tuple[int, int]:
     """Choose the size of the subsample and its number of blocks, where they are None."""
-    unit = n_blocks or 10
-    if kind == BLOCK_POISSON:
-        # Counted in minibatches, of which a few need no more blocks than there are.
-        size, most = MINIBATCH, max(moments.n_rows // MINIBATCH, 1)
-        chosen = m // MINIBATCH if m else choose_products(moments, temperature) or most
-        unit = unit if n_blocks or chosen >= unit else 1
+    # The block-Poisson estimate counts in minibatches: a few need no more blocks than there are.
+    unit, rows = n_blocks or 10, MINIBATCH if kind == BLOCK_POISSON else 1
+    most = max(moments.n_rows // rows, 1)
+    if subsample_size is not None:
+        parts = subsample_size // rows
+    elif kind == BLOCK_POISSON:
+        parts = choose_products(moments, temperature) or most
     else:
-        chosen, size, most = m or choose_subsample_size(moments, temperature), 1, moments.n_rows
-    if m is None:
-        chosen = max(unit, min(-(-chosen // unit) * unit, most // unit * unit))
+        parts = choose_subsample_size(moments, temperature)
+    if kind == BLOCK_POISSON and n_blocks is None and parts < unit:
+        unit = 1
+    if subsample_size is None:
+        parts = max(unit, min(-(-parts // unit) * unit, most // unit * unit))
     if n_blocks is None:
-        variance = predicted_variance(kind, moments, size * chosen, temperature)
-        n_blocks = choose_n_blocks(chosen, variance)
-    return size * chosen, n_blocks
+        variance = predicted_variance(kind, moments, rows * parts, temperature)
+        n_blocks = choose_n_blocks(parts, variance)
+    return rows * parts, n_blocks
 
 
-def predicted_variance(kind: int, moments: ResidualMoments, m: int, temperature: float) -> float:
+def predicted_variance(
+    kind: int, moments: ResidualMoments, subsample_size: int, temperature: float
+) -> float:
     """Variance of the logarithm of an estimate from m rows, at the worst of the points."""
     if kind == PERTURBED:
-        return float(np.max(moments.variance(m, temperature)))
+        return float(np.max(moments.variance(subsample_size, temperature)))
     sd = float(np.sqrt(np.max(moments.variance(MINIBATCH, temperature))))
-    return log_variance(m / MINIBATCH, sd) if np.isfinite(sd) else np.inf
+    return log_variance(subsample_size / MINIBATCH, sd) if np.isfinite(sd) else np.inf
 
 
 def _causes(problem: Problem, at: Reference) -> tuple[list[str], bool]:

@@ -6,7 +6,7 @@ import numpy as np
 from pymc.blocking import PointType
 
 from pymc_subsample.chain import guards
-from pymc_subsample.chain.calling import given_start
+from pymc_subsample.chain.pm_sample import given_start
 from pymc_subsample.expansion.factors import scaled
 from pymc_subsample.model.support import impossible
 

@@ -11,9 +11,9 @@ from pymc_subsample.expansion.curvature import MAX_DENSE
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 from pymc_subsample.expansion.factors import Kind, factor, kind, reshaped, stretched, whiten
 
-_FEWEST_DRAWS = 20
-_INITIAL_STEP = 0.5
-_PILOT_DRAWS = 8
+_FEWEST_DRAWS = 20  # Of a look at recent ones, for means and variances of them.
+_INITIAL_STEP = 0.5  # In standard deviations; dual averaging moves it within some draws.
+_PILOT_DRAWS = 8  # At each of which all rows are evaluated.
 # Of the moves that were not accepted, where some diverge: from 0.8 to 0.95, then nearly to 0.99,
 # as Stan and PyMC advise. Where more of them diverge, as nearly all do at an edge of the support
 # (0.17 to 0.21 of the draws beside a constraint, 0.008 to 0.016 beside walls), smaller steps do not

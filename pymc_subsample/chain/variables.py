@@ -12,7 +12,7 @@ from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.graph.concrete import evaluate
+from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.bambi import to_keep
 from pymc_subsample.model.errors import op_name

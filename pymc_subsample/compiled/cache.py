@@ -30,9 +30,8 @@ from numba.core import caching, serialize, typeinfer
 from numba.core.base import BaseContext
 from numba.core.compiler import CompileResult
 
-from pymc_subsample.compiled.keys import identity
+from pymc_subsample.compiled.keys import identity, kernel_sources
 from pymc_subsample.compiled.selfcontained import SelfContained
-from pymc_subsample.compiled.sources import kernel_sources
 
 _log = logging.getLogger("pymc.subsample")
 

@@ -32,7 +32,7 @@ from pymc_subsample.coordinates.effects import (
     total,
     units_of,
 )
-from pymc_subsample.graph.covariance import lower_factor
+from pymc_subsample.graph.nodes import lower_factor
 from pymc_subsample.model import TallModel
 
 # Location and scale are their last two parameters.
@@ -43,7 +43,7 @@ type _Prior = tuple[np.ndarray, list[Variable], list[list[Entry]]]
 
 
 @dataclass(frozen=True)
-class Block:
+class EffectBlock:
     """Variables x whose effects u on the rows are affine in them, given other variables.
 
     ``x = mean + scale e`` and ``u = offset + effect e``, where e has mean 0 and variance 1. All are
@@ -95,7 +95,7 @@ class Block:
         return len(self.orders[self.name])
 
 
-def find_blocks(tall: TallModel, names: Sequence[str]) -> list[Block]:
+def find_blocks(tall: TallModel, names: Sequence[str]) -> list[EffectBlock]:
     """Return the blocks among variables `names`, parents before children.
 
     A variable is one where its scale, or that of its effect, depends on other free variables: a
@@ -108,7 +108,7 @@ def find_blocks(tall: TallModel, names: Sequence[str]) -> list[Block]:
     }
     # Where effects are met: by rows or, in a nested model, by the means of other effects.
     means = [mean for prior in priors.values() if prior is not None for mean in prior[1]]
-    found: dict[str, Block] = {}
+    found: dict[str, EffectBlock] = {}
     for name, x in parts.items():
         prior = priors[name]
         if name not in names or name in tall.discrete or prior is None or not np.prod(x.type.shape):
@@ -120,7 +120,7 @@ def find_blocks(tall: TallModel, names: Sequence[str]) -> list[Block]:
     return ordered(found.values())
 
 
-def joined(block: Block) -> Block:
+def joined(block: EffectBlock) -> EffectBlock:
     """Return the effects of few units as those of one, without what locations add to them.
 
     Locations are what rows can't tell from a shift of all groups: given the locations, groups are
@@ -156,12 +156,12 @@ def joined(block: Block) -> Block:
     )
 
 
-def together(blocks: Sequence[Block]) -> list[list[Block]]:
+def together(blocks: Sequence[EffectBlock]) -> list[list[EffectBlock]]:
     """Return blocks with as many units as another beside it: they may belong to the same groups.
 
     Rows tell the sum of a group's intercept and its slopes, but not one from the other.
     """
-    found: list[list[Block]] = []
+    found: list[list[EffectBlock]] = []
     for block in blocks:
         for i, beside in enumerate(found):
             size = sum(b.components for b in [*beside, block])
@@ -175,7 +175,7 @@ def together(blocks: Sequence[Block]) -> list[list[Block]]:
     return found
 
 
-def merged(blocks: Sequence[Block]) -> Block:
+def merged(blocks: Sequence[EffectBlock]) -> EffectBlock:
     """Return blocks that have equally many units, and are no parents of each other, as one."""
     first, *others = blocks
     for second in others:
@@ -206,7 +206,7 @@ def _block(
     x: Variable,
     prior: _Prior,
     meets: Sequence[Variable],
-) -> Block | None:
+) -> EffectBlock | None:
     order, mean, scale = prior
     k, first = len(mean), scale[0][0]
     effect = follow(x, meets, set(tall.value_graphs))
@@ -234,7 +234,7 @@ def _block(
     if not scales or name in parents or parents & set(tall.discrete):
         return None
     columns = [(name, a) for a in each]
-    return Block({name: order}, columns, mean, scale, offset, by_unit, parents, scales, seen)
+    return EffectBlock({name: order}, columns, mean, scale, offset, by_unit, parents, scales, seen)
 
 
 def ancestry(tall: TallModel, graphs: Sequence[Entry]) -> frozenset[str]:
@@ -276,9 +276,9 @@ def _prior(tall: TallModel, rv: Variable, x: Variable) -> _Prior | None:
     return None
 
 
-def ordered(blocks: Iterable[Block]) -> list[Block]:
+def ordered(blocks: Iterable[EffectBlock]) -> list[EffectBlock]:
     """Sort blocks so that parents come first; leave out those that close a circle."""
-    done: list[Block] = []
+    done: list[EffectBlock] = []
     left = list(blocks)
     while left:
         names = {name for block in left for name in block.orders}

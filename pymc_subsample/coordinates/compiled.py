@@ -16,7 +16,7 @@ from numba import types
 from pytensor.graph.basic import Variable
 
 from pymc_subsample.compiled.functions import VECTOR, Compiled, Named
-from pymc_subsample.coordinates.blocks import Block
+from pymc_subsample.coordinates.blocks import EffectBlock
 from pymc_subsample.coordinates.linking import called_in, composed, of_blocks
 from pymc_subsample.expansion.loops import compile_loops
 from pymc_subsample.graph.concrete import rebuild
@@ -250,7 +250,7 @@ class Given:
 
 
 def _given(
-    block: Block,
+    block: EffectBlock,
     theta: Variable,
     parts: dict[str, dict[int, Variable]],
     known: dict[Variable, Variable],

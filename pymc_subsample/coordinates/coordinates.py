@@ -11,8 +11,8 @@ groups vary, a funnel in their scale. The chain moves ``b + A u``, with A the re
 given the rows, which is known equally well whatever the scale. The effects of many groups move
 along with b instead, which these tell well.
 
-Scales are moved by the quantiles of their distributions; see `splines`. Cholesky factors of
-covariances are standard deviations and partial correlations to it; see `correlations`.
+Scales are moved by the quantiles of their distributions; see `scale_splines`. Cholesky factors of
+covariances are standard deviations and partial correlations to it; see `cholesky_rows`.
 
 T depends on numbers that are fixed at set-up: the information and the score of each effect, A, D
 and the splines. They follow the d elements of psi in every vector that the chain passes on, so that
@@ -25,9 +25,9 @@ from typing import Literal
 import numpy as np
 
 from pymc_subsample.compiled.functions import Compiled
-from pymc_subsample.coordinates import splines
+from pymc_subsample.coordinates import scale_splines
 from pymc_subsample.coordinates.blocks import (
-    Block,
+    EffectBlock,
     factor_rows,
     find_blocks,
     joined,
@@ -66,7 +66,7 @@ def find_coordinates(
         locations = []
     known = {*locations, *moved} - effects
 
-    def is_joint(block: Block) -> bool:
+    def is_joint(block: EffectBlock) -> bool:
         most = _MOST if block.unlike or block.units <= _FEW // 2 else _FEW
         return block.units * block.components <= most and block.parents <= known
 
@@ -98,7 +98,7 @@ class Coordinates:
         Elements of the locations, those on which scales of effects depend, and those of them that
         are no effects.
     rows : ndarray of int, shape (rows, 2)
-        Rows of Cholesky factors among these; see `correlations`.
+        Rows of Cholesky factors among these; see `cholesky_rows`.
     """
 
     linear: Literal[False] = False
@@ -106,7 +106,7 @@ class Coordinates:
     qr: QRCoordinates | None = None
 
     def __init__(
-        self, tall: TallModel, blocks: Sequence[Block], locations: Sequence[str] = ()
+        self, tall: TallModel, blocks: Sequence[EffectBlock], locations: Sequence[str] = ()
     ) -> None:
         above: dict[str, int] = {}
         self.ancestors: dict[str, frozenset[str]] = {}
@@ -150,7 +150,7 @@ class Coordinates:
             for first, m in factor_rows(tall, name)
         ]
         self.rows = np.array(rows, dtype=int).reshape(-1, 2)
-        self._splines = slice(start, start + splines.WIDTH * len(self.bent))
+        self._splines = slice(start, start + scale_splines.WIDTH * len(self.bent))
         self.length = self._splines.stop
         self._map = CompiledMap(self, start)
 
@@ -178,8 +178,8 @@ class Coordinates:
         return psi[slant : slant + k * len(self.locations)].reshape(k, -1)
 
     def splines(self, psi: np.ndarray) -> np.ndarray:
-        """Return the constants of `splines`, a line for each of `bent`, as a view."""
-        return psi[self._splines].reshape(len(self.bent), splines.WIDTH)
+        """Return the constants of `scale_splines`, a line for each of `bent`, as a view."""
+        return psi[self._splines].reshape(len(self.bent), scale_splines.WIDTH)
 
     def centring(self, psi: np.ndarray) -> dict[str, np.ndarray]:
         """Weight of the centred form at psi, from 0 to 1: shape (J,), or (k, J).

@@ -18,8 +18,8 @@ from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from pymc_subsample.graph.concrete import elemwise_name, is_product
 from pymc_subsample.graph.interpreter import performed
+from pymc_subsample.graph.nodes import elemwise_name, is_product
 
 # Beyond this many components, what is written out for each group takes too long to compile.
 MAX_COMPONENTS = 6

@@ -22,7 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from pymc_subsample.coordinates.coordinates import Coordinates
-from pymc_subsample.coordinates.marginals import marginal
+from pymc_subsample.coordinates.scale_quantiles import marginal
 from pymc_subsample.expansion.quadratic import Posterior, Quadratic, steps
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.expansion.search import find_mode, polish, quadratic_mode

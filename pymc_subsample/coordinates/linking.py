@@ -24,7 +24,7 @@ from pymc_subsample.compiled.functions import (
     compile_source,
 )
 from pymc_subsample.compiled.keys import identity
-from pymc_subsample.coordinates import correlations, splines, whitening
+from pymc_subsample.coordinates import cholesky_rows, scale_splines, whitening
 
 
 class BlockPlace(NamedTuple):
@@ -42,12 +42,12 @@ _INDICES, _TABLE = (types.Array(types.int64, n, "C", readonly=True) for n in (1,
 _BLOCK = types.UniTuple(types.int64, len(BlockPlace._fields)), _INDICES, VECTOR
 # The kernels; those of blocks without their tables.
 _KERNELS = {
-    "unfold": (correlations.unfold, SCALAR(_TABLE, VECTOR)),
-    "fold": (correlations.fold, types.void(_TABLE, VECTOR)),
-    "fold_back": (correlations.fold_back, types.void(_TABLE, VECTOR, VECTOR)),
-    "bend": (splines.bend, SCALAR(_INDICES, types.int64, VECTOR, VECTOR)),
-    "bend_back": (splines.bend_back, types.void(_INDICES, types.int64, VECTOR, VECTOR)),
-    "straighten": (splines.straighten, types.void(_INDICES, types.int64, VECTOR, VECTOR)),
+    "unfold": (cholesky_rows.unfold, SCALAR(_TABLE, VECTOR)),
+    "fold": (cholesky_rows.fold, types.void(_TABLE, VECTOR)),
+    "fold_back": (cholesky_rows.fold_back, types.void(_TABLE, VECTOR, VECTOR)),
+    "bend": (scale_splines.bend, SCALAR(_INDICES, types.int64, VECTOR, VECTOR)),
+    "bend_back": (scale_splines.bend_back, types.void(_INDICES, types.int64, VECTOR, VECTOR)),
+    "straighten": (scale_splines.straighten, types.void(_INDICES, types.int64, VECTOR, VECTOR)),
 }
 _OF_BLOCKS = {
     "standard": (whitening.standard, SCALAR(*_BLOCK, _INDICES, *[VECTOR] * 3)),

@@ -8,7 +8,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.coordinates.blocks import Block, ancestry, ordered
+from pymc_subsample.coordinates.blocks import EffectBlock, ancestry, ordered
 from pymc_subsample.coordinates.effects import total
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.model import TallModel
@@ -58,7 +58,9 @@ def _extended(link: np.ndarray, inner: np.ndarray, outer: np.ndarray) -> bool:
     return np.array_equal(link[inner], outer)
 
 
-def nested(tall: TallModel, blocks: list[Block], links: Sequence[np.ndarray]) -> list[Block]:
+def nested(
+    tall: TallModel, blocks: list[EffectBlock], links: Sequence[np.ndarray]
+) -> list[EffectBlock]:
     """Add the effects of larger groups to the offsets of those nested in them; parents first.
 
     Rows of a class tell the sum of its effect and its school's: given the rows one falls as the
@@ -101,7 +103,7 @@ def _followed(
 
 
 def _within(
-    tall: TallModel, block: Block, links: Sequence[np.ndarray], known: np.ndarray
+    tall: TallModel, block: EffectBlock, links: Sequence[np.ndarray], known: np.ndarray
 ) -> list[Variable | None]:
     """Offsets of a block's components, and the effects, elements `known`, of larger groups."""
     found = list(block.offset)

@@ -5,17 +5,17 @@ import logging
 import numpy as np
 
 from pymc_subsample.coordinates.coordinates import Coordinates
-from pymc_subsample.coordinates.marginals import through
-from pymc_subsample.coordinates.splines import KNOTS
+from pymc_subsample.coordinates.scale_quantiles import through
+from pymc_subsample.coordinates.scale_splines import KNOTS
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.verification import slope_agrees
 from pymc_subsample.model import TallModel
 
 _log = logging.getLogger("pymc.subsample")
 
-_DISTANCES = (0.0, 0.3)
-_STEP = 1e-5
-_TOLERANCE = 1e-5
+_DISTANCES = (0.0, 0.3)  # Of points from the initial one, on PyMC's unconstrained scale.
+_STEP = 1e-5  # Of central differences: about the cube root of the rounding of doubles.
+_TOLERANCE = 1e-5  # Far above what such differences leave of a smooth map.
 # Of the slope in a random direction, beside what differences tell of it.
 _SLOPE = 1e-4
 # Two compilations of one formula may round differently, as processors with other instructions do:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.expansion.modes import ModeSearch
 
 # In a draw's statistics, the number that a rule looks at is called this and the rule's name.
@@ -72,6 +73,16 @@ MODES = Rule(
     severity="warn",
 )
 
+ACCEPTED = Rule(
+    "accepted",
+    "accepted proposals",
+    0.01,
+    "Use smaller proposals, or increase tune.",
+    severity="warn",
+    at_least=True,
+    mean_of="accepted",
+)
+
 
 @dataclass(frozen=True)
 class Check:
@@ -91,6 +102,16 @@ def check_temperature(
     """Say so where the draws are from a tempered posterior, colder or hotter."""
     said = f"temperature={temperature:g}: the draws are not from the posterior but from {instead}."
     return rule.check(temperature, said)
+
+
+def check_accepted(record: MoveRecord) -> Check:
+    """Say so where next to nothing is accepted."""
+    accepted = record.accepted / max(record.done, 1)
+    return ACCEPTED.check(
+        accepted,
+        f"Only {accepted:.1%} of the proposals were accepted (should be at least "
+        f"{ACCEPTED.bound:.0%}). {ACCEPTED.remedy}",
+    )
 
 
 def check_modes(search: ModeSearch) -> Check:

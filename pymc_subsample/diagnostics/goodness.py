@@ -6,7 +6,7 @@ from scipy.special import fdtrc
 from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.edges import Edges, operated
 
-_BOOTSTRAPS = 2_000
+_BOOTSTRAPS = 2_000  # P-values down to 1 / 2,001.
 # Effective draws of the slowest coordinate in a batch; batches per chain at most.
 _BATCH, _MOST_BATCHES = 10.0, 10
 # Below these there is no p-value: batches of all chains, effective draws of the slowest coordinate.

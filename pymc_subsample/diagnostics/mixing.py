@@ -35,9 +35,9 @@ from scipy.stats import chi2, norm
 
 from pymc_subsample.diagnostics import array_stats, signed
 from pymc_subsample.diagnostics.checks import Rule
+from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.diagnostics.findings import Finding, judged, tiered
-from pymc_subsample.diagnostics.thinned import columns
-from pymc_subsample.diagnostics.trees import SAMPLE_DIMS
+from pymc_subsample.diagnostics.reading_draws import columns
 
 _LONGER = "Sample and tune for longer; if that doesn't help, reparametrise the model."
 R_HAT = Rule("r_hat", "largest R-hat", 1.05, _LONGER)

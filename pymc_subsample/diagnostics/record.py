@@ -11,7 +11,7 @@ import numpy as np
 from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 
-_FOLD = 256
+_FOLD = 256  # Draws that are collected before they are added up together.
 # Draws among which those to check are chosen: evenly spread ones, and the noisiest.
 _KEPT = 512
 _NOISIEST = 64

@@ -128,7 +128,7 @@ def by_scores(
     sd = np.where(sd > 0, sd, 1.0)
     before = read(flat)
 
-    def corrected(to: Target) -> tuple[np.ndarray, np.ndarray]:
+    def corrected(to: TargetMoments) -> tuple[np.ndarray, np.ndarray]:
         """Moments of the draws moved to where they should be, less those where they are."""
         after = read(to.mean + (flat - center) / sd * to.sd)
         old_sd = before.std(axis=0)
@@ -182,7 +182,7 @@ def covariance_of(draws: np.ndarray, most: float) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetMoments:
     """Posterior means and standard deviations in unconstrained space, each of shape (d,)."""
 
     mean: np.ndarray
@@ -191,7 +191,7 @@ class Target:
 
 def target(
     theta: np.ndarray, zero: np.ndarray, own: np.ndarray, smallest: np.ndarray
-) -> tuple[Target, Target]:
+) -> tuple[TargetMoments, TargetMoments]:
     """Estimate the posterior's moments from draws, shape (k, d), that may not be from it.
 
     `zero` and `own` are those of `moment_series`, variances are `smallest`, (d,), at least. A poor
@@ -209,7 +209,7 @@ def target(
     sd = np.sqrt(np.maximum(variance, smallest))
     moved = np.abs(mean - theta.mean(axis=0)) + np.abs(sd - theta.std(axis=0))
     doubt = np.maximum(left, left_of_mean) * moved
-    return Target(mean, sd), Target(mean + doubt, sd + doubt)
+    return TargetMoments(mean, sd), TargetMoments(mean + doubt, sd + doubt)
 
 
 def moment_series(

@@ -9,11 +9,11 @@ import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import toposort
 
-from pymc_subsample.expansion.affine import multiplicity
+from pymc_subsample.expansion.row_layout import multiplicity
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.graph.intervals import Enclosure, enclose
 from pymc_subsample.graph.jets import enclose_coefficient
-from pymc_subsample.graph.pieces import Pieces
+from pymc_subsample.graph.piecewise import Pieces
 
 # Of the derivatives, which PyTensor takes 3 ms each to simplify.
 _MOST_NODES = 1_000

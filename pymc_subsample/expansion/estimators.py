@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+# Below it more rows cost more than they gain (Pitt et al. 2012; Quiroz et al. 2018).
 VARIANCE_BOUND = 1.0
 # What a size is chosen for, by predictions at a few points: a chain of many parameters, where all
 # points are alike, has this variance on average, and not less.
@@ -54,17 +55,17 @@ class ResidualMoments:
     total: np.ndarray = field(default_factory=lambda: np.zeros(1))
     lowest: float = 0.0  # The least such sum, also at the outer points.
 
-    def variance(self, m: int, temperature: float = 1.0) -> np.ndarray:
+    def variance(self, subsample_size: int, temperature: float = 1.0) -> np.ndarray:
         """Variance of the log-likelihood estimate from m rows, shape (k,)."""
-        return self.n_rows**2 * self.second / (m * temperature**2)
+        return self.n_rows**2 * self.second / (subsample_size * temperature**2)
 
-    def perturbation(self, m: int, temperature: float = 1.0) -> np.ndarray:
+    def perturbation(self, subsample_size: int, temperature: float = 1.0) -> np.ndarray:
         """Size of the error of log E[exp(lhat - s2 / 2)], shape (k,)."""
         n = self.n_rows / temperature
-        variance = self.variance(m, temperature)
-        third = n**3 * np.abs(self.third) / m**2
-        fourth = n**4 * self.fourth / m**3
-        return third / 3 + (variance + variance**2) / (2 * m) + fourth / 12
+        variance = self.variance(subsample_size, temperature)
+        third = n**3 * np.abs(self.third) / subsample_size**2
+        fourth = n**4 * self.fourth / subsample_size**3
+        return third / 3 + (variance + variance**2) / (2 * subsample_size) + fourth / 12
 
 
 def moments_from_sums(
@@ -97,14 +98,18 @@ def choose_subsample_size(moments: ResidualMoments, temperature: float = 1.0) ->
     n = moments.n_rows
     largest = float(np.nan_to_num(np.max(moments.variance(1, temperature)), nan=np.inf))
     alone = n * moments.largest / temperature / ROW_BOUND
-    m = max(SMALLEST_SUBSAMPLE, int(np.ceil(min(max(largest / VARIANCE_AIM, alone), n))))
-    while m < n and np.max(moments.perturbation(m, temperature)) > PERTURBATION_BOUND:
-        m = int(np.ceil(1.1 * m))
-    return min(m, n)
+    least = int(np.ceil(min(max(largest / VARIANCE_AIM, alone), n)))
+    subsample_size = max(SMALLEST_SUBSAMPLE, least)
+    off = moments.perturbation
+    while subsample_size < n and np.max(off(subsample_size, temperature)) > PERTURBATION_BOUND:
+        subsample_size = int(np.ceil(1.1 * subsample_size))
+    return min(subsample_size, n)
 
 
-def choose_n_blocks(m: int, variance: float) -> int:
-    r"""Return the number of blocks G that divides m and keeps the refresh step accepting.
+def choose_n_blocks(parts: int, variance: float) -> int:
+    r"""Return the number of blocks G that divides parts and keeps the refresh step accepting.
+
+    Parts are rows, or minibatches of the block-Poisson estimate.
 
     Refreshing one of G blocks changes :math:`\log\hat L` by about :math:`N(0, 2\sigma^2/G)`; G
     keeps that standard deviation near 0.25, for an acceptance near 0.9. At least 10 blocks, since
@@ -112,7 +117,7 @@ def choose_n_blocks(m: int, variance: float) -> int:
     up to 200 the nearest to that is taken, and one below 5 only where there is no other.
     """
     wanted = float(np.clip(33 * variance, 10, 100))
-    divisors = np.array([g for g in range(1, min(m, MOST_BLOCKS) + 1) if m % g == 0])
+    divisors = np.array([g for g in range(1, min(parts, MOST_BLOCKS) + 1) if parts % g == 0])
     if divisors[-1] >= FEWEST_BLOCKS:
         divisors = divisors[divisors >= FEWEST_BLOCKS]
     return int(divisors[np.argmin(np.abs(np.log(divisors / wanted)))])

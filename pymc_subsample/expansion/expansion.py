@@ -13,9 +13,9 @@ from numba import types
 from pytensor.graph.basic import Variable
 
 from pymc_subsample.compiled.functions import MATRIX, VECTOR, Compiled, building_graphs
-from pymc_subsample.expansion.columns import Packer
 from pymc_subsample.expansion.curvature import MAX_CURVATURE, Totals, empty_sum
 from pymc_subsample.expansion.loops import compile_loops
+from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.kernels.model import BACKWARD, FORWARD, Model
 from pymc_subsample.model import TallModel
 from pymc_subsample.rows.passes import Passes, current

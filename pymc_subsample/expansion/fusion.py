@@ -20,8 +20,9 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
 
 from pymc_subsample.compiled.scalar_source import scalar_function
-from pymc_subsample.graph.concrete import elemwise_name, specialised
+from pymc_subsample.graph.concrete import specialised
 from pymc_subsample.graph.interpreter import NoForm, array_of
+from pymc_subsample.graph.nodes import elemwise_name
 from pymc_subsample.graph.scalars import Scalars
 
 # Different operations of a row. They compile in 1.5 ms each, 5,800 of a series of 100 terms in the

@@ -21,13 +21,13 @@ from pymc_subsample.compiled.functions import (
     compile_graph,
     compile_source,
 )
-from pymc_subsample.expansion.columns import Packer
 from pymc_subsample.expansion.curvature import MAX_CURVATURE, Totals
 from pymc_subsample.expansion.expansion import LOGLIK, Expansion, parameter_functions
+from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.expansion.quadratic import STEP
 from pymc_subsample.expansion.undefined import cause
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, rebuild
-from pymc_subsample.graph.loops import gradients
+from pymc_subsample.graph.scalar_loop_gradients import gradients
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, MINIBATCH
 from pymc_subsample.model import TallModel
 

@@ -23,21 +23,22 @@ from pymc_subsample.compiled.functions import (
     Compiled,
     compile_source,
 )
-from pymc_subsample.expansion import sources
-from pymc_subsample.expansion.affine import AffineMap, Layout, affine_map
+from pymc_subsample.expansion import linear_source
 from pymc_subsample.expansion.coefficients import Coefficients
-from pymc_subsample.expansion.columns import Packer
 from pymc_subsample.expansion.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
 from pymc_subsample.expansion.expansion import LOGLIK, Expansion, parameter_functions
-from pymc_subsample.expansion.ranges import derivative_bound, distinct
+from pymc_subsample.expansion.linear_source import LoopCode
+from pymc_subsample.expansion.packing import Packer
+from pymc_subsample.expansion.predictor_ranges import derivative_bound, distinct
 from pymc_subsample.expansion.row_code import RowCode
-from pymc_subsample.expansion.sources import LoopCode
+from pymc_subsample.expansion.row_layout import AffineMap, RowLayout, affine_map
 from pymc_subsample.expansion.sums import LinearSums
 from pymc_subsample.expansion.undefined import cause as found_cause
 from pymc_subsample.graph.affine import Affine
-from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, elemwise_name
-from pymc_subsample.graph.loops import has_loops
-from pymc_subsample.graph.pieces import Pieces
+from pymc_subsample.graph.concrete import UNDIFFERENTIABLE
+from pymc_subsample.graph.nodes import elemwise_name
+from pymc_subsample.graph.piecewise import Pieces
+from pymc_subsample.graph.scalar_loop_gradients import has_loops
 from pymc_subsample.kernels import linear as kernels
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, RESIDUAL
 from pymc_subsample.model import TallModel
@@ -85,7 +86,7 @@ def linear_expansion(
     star = len(packer)
     rough = code.rough() if order else None
     order = min(order, 1) if rough is not None else order
-    layout = Layout(star, n_varying, len(forms), order)
+    layout = RowLayout(star, n_varying, len(forms), order)
     tables = vars(affine)
     environment = tables | {
         "np": np,
@@ -100,7 +101,7 @@ def linear_expansion(
 
     def build(
         name: str,
-        source: Callable[[AffineMap, Layout, LoopCode], str],
+        source: Callable[[AffineMap, RowLayout, LoopCode], str],
         outputs: list[Variable],
         signature: types.Type,
     ) -> Compiled:
@@ -110,24 +111,24 @@ def linear_expansion(
         return compile_source(name, text, environment | names, signature, key)
 
     def moving(name: str, weigh: str) -> Callable[[], Compiled]:
-        source = partial(sources.with_gradient, name=name, weigh=weigh)
+        source = partial(linear_source.with_gradient, name=name, weigh=weigh)
         return lambda: build(name, source, code.up_to(1), DIFFERENCE)
 
     functions = {
         "difference": moving("difference", "weigh"),
-        "gradient": lambda: build("gradient", sources.gradient, code.up_to(1)[1:], GRADIENT),
+        "gradient": lambda: build("gradient", linear_source.gradient, code.up_to(1)[1:], GRADIENT),
         "products": moving("products", "weigh_products"),
-        "residual": lambda: build("residual", sources.residual, [code.loglik], RESIDUAL),
+        "residual": lambda: build("residual", linear_source.residual, [code.loglik], RESIDUAL),
         "glow": moving("glow", "weigh_bright"),
         "anchor": lambda: build(
             "anchor",
-            partial(sources.anchor, bounds=bool(bent)),
+            partial(linear_source.anchor, bounds=bool(bent)),
             [*code.up_to(1), *(bent or code.curvature()), *code.beyond(order)],
             ANCHOR,
         ),
-        "change": lambda: build("change", sources.change, [code.loglik], CHANGE),
+        "change": lambda: build("change", linear_source.change, [code.loglik], CHANGE),
         "gather": packer.compile_gather,
-        "loglik": lambda: build("loglik", sources.loglik, [code.loglik], LOGLIK),
+        "loglik": lambda: build("loglik", linear_source.loglik, [code.loglik], LOGLIK),
     }
     if order == 3:
         functions = {name: functions[name] for name in ("residual", "anchor", "change", "gather")}

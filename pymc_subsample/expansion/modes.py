@@ -19,18 +19,18 @@ import scipy.linalg
 from scipy.special import logsumexp
 
 from pymc_subsample.expansion.curvature import covariance, units
-from pymc_subsample.expansion.images import ThetaPart, images
 from pymc_subsample.expansion.quadratic import Posterior, Quadratic
 from pymc_subsample.expansion.reference import Reference, summed
 from pymc_subsample.expansion.search import climb, newton, polish
+from pymc_subsample.expansion.symmetric_modes import ThetaPart, images
 
 # Beyond, the search takes too long.
 MAX_PARAMETERS = 200
 # Share of the mass from which a mode is one to sample.
 LEAST_MASS = 1e-3
 
-_ROWS = 1000
-_PARTS = 16
+_ROWS = 1000  # Of a search on a part of the rows: so many, or 20 for each parameter.
+_PARTS = 16  # Of these rows, for the standard error of a difference.
 # Starts of each kind: at first, and then unless the log posterior was concave all along.
 _NEAR, _PRIOR, _IMAGES = (2, 2), (5, 27), (5, 27)
 # Steps of one search, and steps times parameters of all of them.

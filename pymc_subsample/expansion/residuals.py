@@ -20,7 +20,7 @@ from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.model import TallModelError
 
-_SHOWN = 10
+_SHOWN = 10  # Rows that a message names.
 # Rows whose residuals are kept one by one: at most this many, and this share of all.
 _MOST_KEPT = 20_000
 _SHARE_KEPT = 0.25

@@ -13,15 +13,16 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors, toposort
 
 from pymc_subsample.compiled.functions import MATRIX, VECTOR, compile_graph
-from pymc_subsample.expansion.columns import Packer
 from pymc_subsample.expansion.fusion import fuse, row_graph
+from pymc_subsample.expansion.linear_source import LoopCode
 from pymc_subsample.expansion.loops import row_loops
+from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.expansion.quadratic import STEP
 from pymc_subsample.expansion.schedule import Place
-from pymc_subsample.expansion.sources import LoopCode
-from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, elemwise_name, rebuild
+from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, rebuild
 from pymc_subsample.graph.interpreter import NoForm
-from pymc_subsample.graph.loops import gradients
+from pymc_subsample.graph.nodes import elemwise_name
+from pymc_subsample.graph.scalar_loop_gradients import gradients
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.cuts import along_rows
 from pymc_subsample.model.predictors import Predictor

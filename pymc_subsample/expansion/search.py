@@ -12,11 +12,12 @@ from pymc_subsample.expansion.quadratic import Posterior, Quadratic
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
+# Rows on which the search begins, and ends before all are read; bytes of these.
 _FIRST_SUBSET = 1_000
 _LAST_SUBSET = 100_000
 _SUBSET_BYTES = 2**28
-_MAX_POLISH = 8
-_POLISHED = 0.1
+_MAX_POLISH = 8  # Steps of Newton's on all rows: they converge quadratically.
+_POLISHED = 0.1  # Distance from the mode, in standard deviations of the posterior.
 _BY_GRADIENTS = {"gtol": _POLISHED, "ftol": 0.0, "maxfun": 50}
 # Of the trust region, in standard deviations at its start; its gradient is per one of those.
 _TRUST = {"initial_trust_radius": 10.0, "max_trust_radius": 1e9, "gtol": 0.01}

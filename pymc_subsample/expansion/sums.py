@@ -7,14 +7,14 @@ from itertools import product
 import numpy as np
 import scipy.sparse
 
-from pymc_subsample.expansion.affine import FLAT, AffineMap, Layout
 from pymc_subsample.expansion.curvature import SparseSum, Totals
-from pymc_subsample.kernels.counting import count
+from pymc_subsample.expansion.row_layout import FLAT, AffineMap, RowLayout
+from pymc_subsample.kernels.vectors import count
 
 # Per predictor, columns with the elements of phi that they multiply, or the element of each row
 # with its coefficient.
 Dense = list[list[tuple[slice, np.ndarray]]]
-Groups = list[list[tuple[np.ndarray, np.ndarray]]]
+IndexGroups = list[list[tuple[np.ndarray, np.ndarray]]]
 
 
 class LinearSums:
@@ -23,7 +23,7 @@ class LinearSums:
     And counts those without a Hessian.
     """
 
-    def __init__(self, affine: AffineMap, layout: Layout, size: int) -> None:
+    def __init__(self, affine: AffineMap, layout: RowLayout, size: int) -> None:
         self._map = affine
         self._at = layout
         self._size = size
@@ -48,7 +48,7 @@ class LinearSums:
             self._add_full(rows, dense, groups, curvature)
 
     def _add_full(
-        self, rows: np.ndarray, dense: Dense, groups: Groups, curvature: np.ndarray
+        self, rows: np.ndarray, dense: Dense, groups: IndexGroups, curvature: np.ndarray
     ) -> None:
         size = len(curvature)
         for (e, f), column in self._at.derivatives(2).items():
@@ -91,7 +91,7 @@ class LinearSums:
         return found
 
     def _add_diagonal(
-        self, rows: np.ndarray, dense: Dense, groups: Groups, diagonal: np.ndarray
+        self, rows: np.ndarray, dense: Dense, groups: IndexGroups, diagonal: np.ndarray
     ) -> None:
         """Products of a term with itself; of others only those of group terms of one index."""
         for (e, f), column in self._at.derivatives(2).items():
@@ -189,9 +189,9 @@ class LinearSums:
             blocks[e].append((slice(element, element + 1), np.full((1, rows.shape[1]), scale)))
         return blocks
 
-    def _groups(self, rows: np.ndarray) -> Groups:
+    def _groups(self, rows: np.ndarray) -> IndexGroups:
         """Per predictor, which element of phi each row sees and its coefficient, each (m,)."""
-        entries: Groups = [[] for _ in range(self._at.n_predictors)]
+        entries: IndexGroups = [[] for _ in range(self._at.n_predictors)]
         for (e, column, element, group), scale in zip(
             self._map.gather, self._map.gather_scale, strict=True
         ):

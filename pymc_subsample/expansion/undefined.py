@@ -14,7 +14,8 @@ from pytensor.tensor.elemwise import Elemwise
 from pymc_subsample.expansion.curvature import as_array
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
-from pymc_subsample.graph.concrete import elemwise_name, numpy_function
+from pymc_subsample.graph.nodes import elemwise_name
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModelError
 
 # Rows that are named.

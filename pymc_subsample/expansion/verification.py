@@ -12,7 +12,7 @@ from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.verification import probes, tolerance, warn_uncompared
 
-_GROUPS = 10
+_GROUPS = 10  # Of rows, evaluated apart.
 # A gradient is compared with a finite difference where two of those agree to this share.
 _STEPS = (1e-4, 1e-6, 1e-8)
 _AGREEING = 1e-3

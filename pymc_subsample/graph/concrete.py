@@ -5,45 +5,33 @@ are hashed at every compile, and shared variables have no static shape, so the f
 a model's graph is to replace every array root by a placeholder input of static shape.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
-from pytensor.compile.mode import Mode
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.op import HasInnerGraph, Op
+from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.graph.utils import MethodNotDefined
-from pytensor.scalar.loop import ScalarLoop
 from pytensor.tensor import special
-from pytensor.tensor.basic import Alloc
-from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.math import Dot
+from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import Subtensor, unflatten_index_variables
 from pytensor.tensor.type import TensorType
 from pytensor.xtensor.basic import TensorFromXTensor, XTensorFromTensor
 from pytensor.xtensor.type import XTensorType
 
-from pymc_subsample.compiled.functions import without_c
-from pymc_subsample.compiled.scalar_loops import FastLoop
-from pymc_subsample.graph.named import without_names
-
-PYTHON_MODE = Mode(linker="py", optimizer=None)
+from pymc_subsample.graph.named_dims import without_names
 
 # Shape vectors and index tuples must stay constants for static shapes to be inferred.
 _SMALL = 4
@@ -236,138 +224,9 @@ def depends_on(outputs: Sequence[Variable], sources: Sequence[Variable]) -> set[
     return dependent
 
 
-def evaluate(
-    outputs: Sequence[Variable], givens: Mapping[Variable, np.ndarray]
-) -> list[np.ndarray]:
-    """Evaluate without compiling or hashing large constants; `ReadsAllRows` of columns on disk."""
-    inputs = [v for v in ancestors(outputs) if v in givens]
-    stored = [v for v in inputs if on_disk(givens[v])]
-    if stored:
-        raise ReadsAllRows(outputs, stored)
-    return numpy_function(inputs, outputs)(*(givens[v] for v in inputs))
-
-
-def numpy_function(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> "NumpyFunction":
-    """Return a function that calls NumPy Op by Op: nothing is compiled, warnings are silent."""
-    return NumpyFunction(inputs, rebuild(outputs, {v: v for v in inputs}, _vectorised))
-
-
 def stable(output: Variable) -> Variable:
     """Return a graph in the form in which PyTensor evaluates it without losing digits."""
     return rewrite_graph(output, include=("canonicalize", "stabilize"), clone=True)
-
-
-class NumpyFunction:
-    """A function that several threads may call at once, and that can be pickled.
-
-    PyTensor's own functions are for one thread: as many are made as threads call at once. An Op
-    with a graph inside has one function for all of them: threads take turns where one is left.
-    """
-
-    def __init__(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
-        self._inputs, self._outputs = list(inputs), list(outputs)
-        cores = (getattr(node.op, "core_op", node.op) for node in toposort(self._outputs))
-        shared = any(isinstance(op, HasInnerGraph) for op in cores)
-        self._turn = _inner if shared else nullcontext()
-        self._free = [self._made()]
-
-    def __reduce__(self) -> tuple:
-        return NumpyFunction, (self._inputs, self._outputs)
-
-    def __call__(self, *arguments: np.ndarray) -> list[np.ndarray]:
-        """Evaluate."""
-        try:
-            function = self._free.pop()
-        except IndexError:
-            function = self._made()
-        try:
-            with np.errstate(all="ignore"), self._turn:
-                return function(*arguments)
-        finally:
-            self._free.append(function)
-
-    def _made(self) -> Callable:
-        # Without C, with which PyTensor would link Ops inside of others.
-        with _making, without_c():
-            return pytensor.function(
-                self._inputs, self._outputs, mode=PYTHON_MODE, on_unused_input="ignore"
-            )
-
-
-_making, _inner = threading.Lock(), threading.RLock()
-
-
-# NumPy's limit is 32 with the result.
-_OPERANDS = 30
-
-
-def _vectorised(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-    """Replace scalar Ops that are loops in Python, or do not convert their inputs as code does.
-
-    Composed Ops are replaced by the graph inside.
-    """
-    if isinstance(node.op, OpFromGraph):
-        composed = apply_op(node.op, inputs)[0].owner
-        return rebuild(inline_ofg_node(composed), {i: i for i in inputs}, _vectorised, remake=True)
-    if not isinstance(node.op, Elemwise):
-        return None
-    if isinstance(node.op.scalar_op, ScalarLoop):
-        return FastLoop(node.op.scalar_op).make_node(*inputs).outputs
-    x, *rest = inputs
-    match elemwise_name(node):
-        case "Second":
-            new = pt.switch(np.True_, rest[0], x)
-        case "Clip":
-            new = pt.minimum(pt.maximum(x, rest[0]), rest[1])
-        case "Softplus":
-            new = pt.maximum(x, 0) + pt.log1p(pt.exp(-abs(x)))
-        case "Add" | "Mul" if len(inputs) > 2:  # two at a time, small integers overflow
-            dtype = node.outputs[0].type.dtype
-            parts = [i.astype(dtype) for i in inputs]
-            while len(parts) > _OPERANDS:
-                parts = [node.op(*parts[:_OPERANDS]), *parts[_OPERANDS:]]
-            return [node.op(*parts)]
-        case "Log1mexp":
-            new = pt.switch(x < -np.log(2), pt.log1p(-pt.exp(x)), pt.log(-pt.expm1(x)))
-        case _:
-            return None
-    return [new.astype(node.outputs[0].type.dtype)]
-
-
-def is_constant(var: Variable, value: float, tolerance: float = 0.0) -> bool:
-    """Whether `var` is the constant `value`, up to broadcasting and a tolerance."""
-    while var.owner is not None:
-        if elemwise_name(var.owner) == "Second":
-            var = var.owner.inputs[1]
-        elif isinstance(var.owner.op, DimShuffle | Alloc):
-            var = var.owner.inputs[0]
-        else:
-            return False
-    if not isinstance(var, Constant) or np.ndim(var.data) > 1:
-        return False
-    found = np.asarray(var.data, dtype=float)
-    return bool(np.allclose(found, value, rtol=0.0, atol=tolerance))
-
-
-def elemwise_name(node: Apply | None) -> str | None:
-    """Name of the scalar Op of an Elemwise node."""
-    if node is not None and isinstance(node.op, Elemwise):
-        return type(node.op.scalar_op).__name__
-    return None
-
-
-def index_entries(node: Apply, inputs: Sequence[Variable] = ()) -> list:
-    """Return what indexes each axis of an array, slices, numbers or arrays, of other inputs too."""
-    x, *rest = inputs or node.inputs
-    index = rest[len(rest) - node.op.n_index_vars :]
-    entries = unflatten_index_variables(index, node.op.idx_list)
-    return [*entries, *[slice(None)] * (x.type.ndim - len(entries))]
-
-
-def is_product(node: Apply | None) -> bool:
-    """Whether a node multiplies matrices, vectors or stacks of them."""
-    op = None if node is None else node.op
-    return isinstance(op, Dot) or (isinstance(op, Blockwise) and isinstance(op.core_op, Dot))
 
 
 def specialised(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> FunctionGraph:
@@ -387,17 +246,3 @@ def specialised(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Func
             fgraph.replace_all(pairs, import_missing=True)
     MergeOptimizer().rewrite(fgraph)
     return fgraph
-
-
-def freeze(
-    outputs: Sequence[Variable], dependent: set[Variable], arrays: Mapping[Variable, np.ndarray]
-) -> dict[Variable, Variable]:
-    """Return constants for the largest data-only parts of graphs."""
-    used = [i for n in toposort(outputs) if n.outputs[0] in dependent for i in n.inputs]
-    fixed = [
-        v
-        for v in dict.fromkeys([*outputs, *used])
-        if v not in dependent and any(a in arrays for a in ancestors([v]))
-    ]
-    values = evaluate(fixed, arrays)
-    return {v: pt.constant(np.asarray(x, v.type.dtype)) for v, x in zip(fixed, values, strict=True)}

@@ -17,8 +17,9 @@ from pytensor.graph.op import Op
 from pytensor.tensor.special import LogSumExp
 from pytensor.tensor.subtensor import unflatten_index_variables
 
-from pymc_subsample.graph.concrete import ALONG_AXES, ELEMENTWISE, elemwise_name
+from pymc_subsample.graph.concrete import ALONG_AXES, ELEMENTWISE
 from pymc_subsample.graph.interpreter import Interpreter, Merge, Move, NoForm, axes_of
+from pymc_subsample.graph.nodes import elemwise_name
 
 # Sources per element beyond which duplicates are looked for.
 _MANY = 32

@@ -36,7 +36,7 @@ from pytensor.tensor.subtensor import (
     unflatten_index_variables,
 )
 
-from pymc_subsample.graph.concrete import is_product
+from pymc_subsample.graph.nodes import is_product
 
 # Elements that stay where they are, and such that are put in other places.
 TRANSPARENT = (ScalarFromTensor, TensorFromScalar, CheckAndRaise, SpecifyShape)

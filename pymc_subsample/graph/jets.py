@@ -7,7 +7,7 @@ on as they do power series [1]_. This takes one walk over the log-likelihood, wh
 in each combination of ten inputs would be 220 graphs.
 
 A function with a kink or a jump within the intervals has no bounded coefficients: it may differ
-from its Taylor expansion by more than they say. `pieces` tells where it has none.
+from its Taylor expansion by more than they say. `piecewise` tells where it has none.
 
 References
 ----------
@@ -33,7 +33,7 @@ from pymc_subsample.graph.concrete import ALONG_AXES, UNDIFFERENTIABLE
 from pymc_subsample.graph.incomplete_gamma import center_of, shape_integrals
 from pymc_subsample.graph.interpreter import NoForm, array_of, axes_of
 from pymc_subsample.graph.intervals import EVERYTHING, Enclosure, applied, enclose
-from pymc_subsample.graph.pieces import JUMPS, KINKS
+from pymc_subsample.graph.piecewise import JUMPS, KINKS
 from pymc_subsample.graph.scalars import Scalars
 from pymc_subsample.graph.series import ZERO, Jet, added, hull, power_of, product, times
 

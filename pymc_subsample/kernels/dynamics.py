@@ -24,7 +24,7 @@ from numba import types
 from pymc_subsample.compiled.functions import INDEX, MATRIX, SCALAR, inner
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_back, scale_up
 
-DIVERGENCE = 1000.0
+DIVERGENCE = 1000.0  # Of the energy, as in Stan and PyMC.
 # Error of the energy up to which a trajectory is followed well: the next step of one that is not
 # may end anywhere.
 _FOLLOWED = 10.0

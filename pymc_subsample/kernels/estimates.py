@@ -23,7 +23,7 @@ from numba import types
 from pymc_subsample.compiled.functions import FAST, MATRIX, SCALAR, VECTOR, inner
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import MINIBATCH, functions
-from pymc_subsample.kernels.vectors import clear, copy, is_sparse
+from pymc_subsample.kernels.vectors import clear, copy, squared_length
 
 PERTURBED, BLOCK_POISSON = 0, 1
 
@@ -36,8 +36,12 @@ PERTURBED, BLOCK_POISSON = 0, 1
 #     origin, array (d,), in units of the mass matrix
 # exact, unit : array (C, e); packed, anchored rows that every perturbed estimate reads, and their
 #     weight 1 / T
-Estimate = namedtuple("Estimate", "weight setting products origin radius exact unit")
-ESTIMATE = types.NamedTuple([SCALAR, SCALAR, SCALAR, VECTOR, SCALAR, MATRIX, SCALAR], Estimate)
+SubsampleEstimate = namedtuple(
+    "SubsampleEstimate", "weight setting products origin radius exact unit"
+)
+ESTIMATE = types.NamedTuple(
+    [SCALAR, SCALAR, SCALAR, VECTOR, SCALAR, MATRIX, SCALAR], SubsampleEstimate
+)
 
 # Everything but the subsample that an estimate at theta depends on; `residual` is `difference` or
 # `products` of the model, by estimator.
@@ -106,28 +110,10 @@ def outside(given, moves, theta):
     Far from the reference |Lhat| grows as a power of the residuals, however small the
     likelihood; only its sign would average that out.
     """
-    size, factor, active = moves.active.shape[0], moves.factor, moves.active
-    z, total = np.empty(size), 0.0
-    for a in range(size):
-        rest = theta[active[a]] - given.origin[active[a]]
-        if factor.shape[0] == 1:
-            z[a] = rest / factor[0, a]
-        elif is_sparse(factor):
-            z[a] = rest
-        else:
-            for b in range(a):
-                rest -= factor[a, b] * z[b]
-            z[a] = rest / factor[a, a]
-        total += z[a] * z[a]
-    if is_sparse(factor):
-        total, along = 0.0, 0.0
-        for k in range(factor.shape[1]):
-            if factor[0, k] == factor[1, k]:
-                total += along * along
-                along = 0.0
-            along += factor[2, k] * z[int(factor[0, k])]
-        total += along * along
-    return not total <= given.radius * given.radius
+    rest = np.empty(moves.active.shape[0])
+    for a in range(rest.shape[0]):
+        rest[a] = theta[moves.active[a]] - given.origin[moves.active[a]]
+    return not squared_length(moves.factor, rest) <= given.radius * given.radius
 
 
 @inner
@@ -214,7 +200,7 @@ def refresh_perturbed(rng, target, index, rows, counts, g, new_index, phi, estim
     is that of the current subsample.
     """
     scratch = np.zeros(phi.shape[0])
-    b, m = new_index.shape[0], index.shape[0]
+    b, subsample_size = new_index.shape[0], index.shape[0]
     old = np.empty((target.width, b))
     for c in range(target.width):
         for i in range(b):
@@ -224,12 +210,12 @@ def refresh_perturbed(rng, target, index, rows, counts, g, new_index, phi, estim
     w, setting = target.given.weight, target.given.setting
     target.residual(phi, old, target.sums.center, w, setting, d_old, scratch)
     target.residual(phi, fresh, target.sums.center, w, setting, d_new, scratch)
-    mean = estimate[1] / (w * m)
+    mean = estimate[1] / (w * subsample_size)
     shift, second = 0.0, 0.0
     for i in range(b):
         shift += d_new[i] - d_old[i]
         second += (d_new[i] - mean) ** 2 - (d_old[i] - mean) ** 2
-    second -= shift * shift / m
+    second -= shift * shift / subsample_size
     if not np.log(rng.random()) < w * shift - 0.5 * setting * w * w * second:
         return False
     for i in range(b):

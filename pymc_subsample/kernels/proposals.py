@@ -30,17 +30,17 @@ PROPOSING = types.NamedTuple(
 )
 
 # The same and the proposal at hand: z and move in units of F, and arrays (a,) to write in.
-Proposal = namedtuple(
-    "Proposal", "kind active factor step_size batch given log_factor z move here there"
+ProposedMove = namedtuple(
+    "ProposedMove", "kind active factor step_size batch given log_factor z move here there"
 )
 
 
 @inner
 def proposal_of(proposing):
-    """Return a `Proposal` with arrays to write in."""
+    """Return a `ProposedMove` with arrays to write in."""
     kind, active, factor, step_size, batch, given, factor_of_given = proposing
     size = active.shape[0]
-    return Proposal(
+    return ProposedMove(
         kind, active, factor, step_size, batch, given, factor_of_given,
         np.empty(size), np.empty(size), np.empty(size), np.empty(size),
     )  # fmt: skip

@@ -88,3 +88,39 @@ def scale_back(factor, gradient, active, out):
             g = gradient[active[a]]
             for b in range(a + 1):
                 out[b] += factor[a, b] * g
+
+
+@inner
+def squared_length(factor, x):
+    """Squared length of ``F^-1 @ x``, which is overwritten."""
+    total = 0.0
+    if is_sparse(factor):
+        along = 0.0
+        for k in range(factor.shape[1]):
+            if factor[0, k] == factor[1, k]:
+                total += along * along
+                along = 0.0
+            along += factor[2, k] * x[int(factor[0, k])]
+        total += along * along
+    else:
+        for a in range(x.shape[0]):
+            rest = x[a]
+            if factor.shape[0] == 1:
+                x[a] = rest / factor[0, a]
+            else:
+                for b in range(a):
+                    rest -= factor[a, b] * x[b]
+                x[a] = rest / factor[a, a]
+            total += x[a] * x[a]
+    return total
+
+
+@kept(nogil=True)
+def count(index, value, weights, out):
+    """Add value_i w_ai of each row i to out[a, index_i].
+
+    `index` and `value` have shape (m,), `weights` (k, m), `out` (k, number of groups).
+    """
+    for a in range(weights.shape[0]):
+        for i in range(weights.shape[1]):
+            out[a, index[i]] += value[i] * weights[a, i]

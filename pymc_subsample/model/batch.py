@@ -15,16 +15,9 @@ from pytensor.tensor.reshape import SplitDims
 from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import Subtensor
 
-from pymc_subsample.graph.concrete import (
-    ReadsAllRows,
-    apply_op,
-    elemwise_name,
-    evaluate,
-    numpy_function,
-    on_disk,
-    rebuild,
-    tensor_input,
-)
+from pymc_subsample.graph.concrete import ReadsAllRows, apply_op, on_disk, rebuild, tensor_input
+from pymc_subsample.graph.nodes import elemwise_name
+from pymc_subsample.graph.numpy_functions import evaluate, numpy_function
 from pymc_subsample.model.errors import CoupledRows, TallModelError
 from pymc_subsample.model.scales import Scale
 from pymc_subsample.model.trace import RowTrace

@@ -27,8 +27,9 @@ from pytensor.tensor.type import TensorType
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from pymc_subsample.graph.concrete import depends_on, freeze, rebuild, tensor_input
+from pymc_subsample.graph.concrete import depends_on, rebuild, tensor_input
 from pymc_subsample.graph.interpreter import NoForm, array_of
+from pymc_subsample.graph.numpy_functions import freeze
 from pymc_subsample.graph.scalars import Scalars
 from pymc_subsample.model.batch import BatchGraph
 from pymc_subsample.model.predictors import MAX_PREDICTORS, Algebra, Predictor, find_predictors

@@ -11,13 +11,9 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 
-from pymc_subsample.graph.concrete import (
-    UNDIFFERENTIABLE,
-    elemwise_name,
-    numpy_function,
-    rebuild,
-    stable,
-)
+from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, rebuild, stable
+from pymc_subsample.graph.nodes import elemwise_name
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model.batch import BatchGraph
 from pymc_subsample.rows.columns import StoredColumn
 from pymc_subsample.rows.passes import current

@@ -13,12 +13,12 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.compiled.functions import building_graphs, lower
 from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.model.evaluation import Evaluation
-from pymc_subsample.rows.beside import keep, kept
 from pymc_subsample.rows.columns import StoredColumn
+from pymc_subsample.rows.kept_results import keep, kept
 from pymc_subsample.rows.mapped import MappedRows
 from pymc_subsample.rows.store import Store
 
-_TOGETHER = 64
+_TOGETHER = 64  # Rows that NumPy compares as one.
 
 
 def archive(

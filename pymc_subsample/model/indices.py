@@ -15,10 +15,10 @@ from pymc_subsample.graph.concrete import (
     apply_op,
     concretize,
     depends_on,
-    evaluate,
     on_disk,
     rebuild,
 )
+from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model.binding import listed
 from pymc_subsample.model.errors import TallModelError
 from pymc_subsample.model.levels import indexed, unconverted

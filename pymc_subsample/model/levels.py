@@ -12,9 +12,9 @@ from pytensor.scalar.basic import Cast
 from pytensor.tensor.math import Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from pymc_subsample.graph.concrete import index_entries, is_product
+from pymc_subsample.graph.nodes import index_entries, is_product
+from pymc_subsample.model.axis_rules import carried_axes
 from pymc_subsample.model.errors import CoupledRows, TallModelError
-from pymc_subsample.model.rules import carried_axes
 from pymc_subsample.rows.columns import StoredColumn
 from pymc_subsample.rows.sources.shared import word
 

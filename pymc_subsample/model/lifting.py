@@ -17,7 +17,8 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from pymc_subsample.graph.concrete import elemwise_name, index_entries, is_product, on_disk, rebuild
+from pymc_subsample.graph.concrete import on_disk, rebuild
+from pymc_subsample.graph.nodes import elemwise_name, index_entries, is_product
 
 _PRODUCTS, _SUMS = {"Mul", "TrueDiv"}, {"Add", "Sub", "Neg"}
 _AFFINE = {*_SUMS, *_PRODUCTS}

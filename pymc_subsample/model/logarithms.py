@@ -23,7 +23,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
 
-from pymc_subsample.graph.concrete import elemwise_name, evaluate, is_constant, rebuild
+from pymc_subsample.graph.concrete import rebuild
+from pymc_subsample.graph.nodes import elemwise_name, is_constant
+from pymc_subsample.graph.numpy_functions import evaluate
 
 
 def shifted(

@@ -17,13 +17,8 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
 from pytensor.tensor.subtensor import Subtensor
 
-from pymc_subsample.graph.concrete import (
-    depends_on,
-    elemwise_name,
-    is_product,
-    rebuild,
-    tensor_input,
-)
+from pymc_subsample.graph.concrete import depends_on, rebuild, tensor_input
+from pymc_subsample.graph.nodes import elemwise_name, is_product
 from pymc_subsample.model.batch import BatchGraph
 
 # Functions that are zero where their argument is.

@@ -20,8 +20,9 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Reshape
 
 from pymc_subsample.graph.affine import Affine, DataColumn, Forms, Term, computed
-from pymc_subsample.graph.concrete import depends_on, elemwise_name
+from pymc_subsample.graph.concrete import depends_on
 from pymc_subsample.graph.interpreter import NoForm, array_of
+from pymc_subsample.graph.nodes import elemwise_name
 from pymc_subsample.model.batch import BatchGraph
 
 # Beyond this many numbers per row, directional derivatives cost less than E x E Hessians.

@@ -14,8 +14,9 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.graph.concrete import depends_on, evaluate
-from pymc_subsample.graph.constants import Bounds, Interval
+from pymc_subsample.graph.concrete import depends_on
+from pymc_subsample.graph.numpy_functions import evaluate
+from pymc_subsample.graph.overall_intervals import Interval, OverallIntervals
 
 
 class Scale(NamedTuple):
@@ -42,7 +43,7 @@ SCALES: Mapping[str, Scale] = {
 
 def fitting(graph: Variable, theta: Variable) -> list[str]:
     """Return the names of the scales that a parameter, a graph of theta, may be seen on."""
-    bounds = Bounds(depends_on([graph], [theta]), partial(_data, {}))
+    bounds = OverallIntervals(depends_on([graph], [theta]), partial(_data, {}))
     limits = bounds.of(graph)
     return [name for name, scale in SCALES.items() if scale.fits(limits)]
 

@@ -13,17 +13,11 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type_other import NoneTypeT
 
-from pymc_subsample.graph.concrete import (
-    depends_on,
-    evaluate,
-    fold,
-    index_entries,
-    on_disk,
-    rebuild,
-    tensor_input,
-)
+from pymc_subsample.graph.concrete import depends_on, fold, on_disk, rebuild, tensor_input
+from pymc_subsample.graph.nodes import index_entries
+from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model.batch import batch_graph
-from pymc_subsample.model.columns import row_number_test
+from pymc_subsample.model.data_columns import row_number_test
 from pymc_subsample.model.errors import CoupledRows, TallModelError
 from pymc_subsample.model.trace import RowTrace
 

@@ -12,7 +12,8 @@ from pytensor.tensor.basic import ARange
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Prod
 
-from pymc_subsample.graph.concrete import depends_on, elemwise_name, is_constant, rebuild
+from pymc_subsample.graph.concrete import depends_on, rebuild
+from pymc_subsample.graph.nodes import elemwise_name, is_constant
 from pymc_subsample.model.batch import BatchGraph
 from pymc_subsample.model.logarithms import shifted
 from pymc_subsample.model.trace import RowTrace

@@ -6,8 +6,8 @@ import numpy as np
 import pymc as pm
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.model.checks import split_checks
 from pymc_subsample.model.errors import op_name
+from pymc_subsample.model.parameter_checks import split_checks
 
 
 def impossible(

@@ -14,19 +14,12 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.compiled.functions import without_c
-from pymc_subsample.graph.concrete import (
-    ReadsAllRows,
-    concretize,
-    depends_on,
-    freeze,
-    on_disk,
-    rebuild,
-)
+from pymc_subsample.graph.concrete import ReadsAllRows, concretize, depends_on, on_disk, rebuild
+from pymc_subsample.graph.numpy_functions import freeze
 from pymc_subsample.model import binding, of_sample
 from pymc_subsample.model.batch import BatchGraph, batch_graph, on_scales
-from pymc_subsample.model.checks import sort_checks, split_checks
-from pymc_subsample.model.columns import column_graph, row_number_test, stored
 from pymc_subsample.model.cuts import through_fewer
+from pymc_subsample.model.data_columns import column_graph, row_number_test, stored
 from pymc_subsample.model.discovery import (
     find_rows,
     full_data_model,
@@ -37,9 +30,10 @@ from pymc_subsample.model.discovery import (
 from pymc_subsample.model.errors import CoupledRows, TallModelError
 from pymc_subsample.model.evaluation import Evaluation, consecutive
 from pymc_subsample.model.indices import negative_codes
-from pymc_subsample.model.kinds import per_row
 from pymc_subsample.model.levels import refuse_other_levels
 from pymc_subsample.model.lifting import lifted
+from pymc_subsample.model.parameter_checks import sort_checks, split_checks
+from pymc_subsample.model.row_kinds import per_row
 from pymc_subsample.model.scales import SCALES
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.support import owner_of_check

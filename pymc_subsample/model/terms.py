@@ -9,7 +9,7 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
 
-from pymc_subsample.graph.concrete import elemwise_name, is_product
+from pymc_subsample.graph.nodes import elemwise_name, is_product
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from pymc_subsample.graph.concrete import depends_on
+from pymc_subsample.model.axis_rules import IsRowNumber, carried_axes, indexed_axes
 from pymc_subsample.model.errors import CoupledRows, TallModelError, op_name
 from pymc_subsample.model.own_steps import own_step
 from pymc_subsample.model.own_steps import said as own_steps_said
-from pymc_subsample.model.rules import IsRowNumber, carried_axes, indexed_axes
 from pymc_subsample.model.terms import RowTerm, Whole
 
 

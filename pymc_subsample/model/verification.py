@@ -10,7 +10,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
 
-from pymc_subsample.graph.concrete import numpy_function
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model.binding import listed
 from pymc_subsample.model.errors import TallModelError
 from pymc_subsample.model.evaluation import SHARE, Evaluation
@@ -18,8 +18,8 @@ from pymc_subsample.model.identity import archive
 from pymc_subsample.model.levels import indexed
 from pymc_subsample.model.support import impossible
 from pymc_subsample.model.terms import Whole
-from pymc_subsample.rows.beside import keep, kept_rows
 from pymc_subsample.rows.columns import StoredColumn
+from pymc_subsample.rows.kept_results import keep, kept_rows
 from pymc_subsample.rows.passes import current
 from pymc_subsample.rows.row_store import parts_of
 from pymc_subsample.warning import warn

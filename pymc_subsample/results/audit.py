@@ -12,7 +12,7 @@ import xarray as xr
 from pymc_subsample.chain import arguments
 from pymc_subsample.compiled.functions import building_graphs
 from pymc_subsample.diagnostics import array_stats
-from pymc_subsample.diagnostics.beyond import Beyond, beyond
+from pymc_subsample.diagnostics.beyond_draws import Beyond, beyond
 from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
 from pymc_subsample.diagnostics.drift import (
     drift_of_scores,
@@ -22,9 +22,8 @@ from pymc_subsample.diagnostics.drift import (
 )
 from pymc_subsample.diagnostics.edges import ManyLinesError, edges_near, ends_in_sight, prior_of
 from pymc_subsample.diagnostics.mixing import mixing
-from pymc_subsample.diagnostics.overlooked import depth, how_deep
-from pymc_subsample.diagnostics.scores import by_scores, covariance_of, log_posteriors
-from pymc_subsample.diagnostics.thinned import (
+from pymc_subsample.diagnostics.overlooked_rows import depth, how_deep
+from pymc_subsample.diagnostics.reading_draws import (
     columns,
     farthest_thetas,
     group,
@@ -35,6 +34,7 @@ from pymc_subsample.diagnostics.thinned import (
     to_theta,
     why_not_weights,
 )
+from pymc_subsample.diagnostics.scores import by_scores, covariance_of, log_posteriors
 from pymc_subsample.diagnostics.weights import (
     PosteriorMoments,
     by_weights,
@@ -47,8 +47,8 @@ from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.bambi import intercepts, is_bambis, of_intercepts
 from pymc_subsample.model.binding import require_rows
-from pymc_subsample.model.differentiation import differentiated
 from pymc_subsample.model.discovery import chosen_names, row_terms
+from pymc_subsample.model.errors import differentiated
 from pymc_subsample.model.own_steps import own_steps, said
 from pymc_subsample.model.support import impossible
 from pymc_subsample.results.audited import Audit
@@ -56,7 +56,7 @@ from pymc_subsample.rows import Rows
 from pymc_subsample.units.of_run import integrated_in, without_units
 
 _SAID = "pms.audit"
-_FEWEST = 40
+_FEWEST = 40  # Draws for which Pareto smoothing has a tail of some points.
 # Draws besides, the farthest in single elements, of which all rows are read.
 _FARTHEST = 16
 # Draws beside which rows are asked whether they end the density.

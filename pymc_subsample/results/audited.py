@@ -14,7 +14,7 @@ from pymc_subsample.diagnostics.mixing import FALSE_ALARMS
 from pymc_subsample.diagnostics.scores import BLOCKS
 from pymc_subsample.diagnostics.weights import MOST_K, good_k
 
-_SHOWN = 20
+_SHOWN = 20  # Rows of a table that is printed.
 
 _UNWEIGHTED = (
     "The audit's corrections are not reliable. Increase subsample_size (up to the number of rows)."

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pymc_subsample.diagnostics.thinned import sample_stats, sampled_rows
-from pymc_subsample.diagnostics.trees import KEEP_DIMS, SAMPLE_DIMS, check_selection
+from pymc_subsample.diagnostics.data_trees import KEEP_DIMS, SAMPLE_DIMS, check_selection
+from pymc_subsample.diagnostics.reading_draws import sample_stats, sampled_rows
 from pymc_subsample.results.expectations import summary
 
 

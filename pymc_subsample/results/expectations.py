@@ -11,7 +11,7 @@ import xarray as xr
 from arviz_base import rcParams
 
 from pymc_subsample.diagnostics import signed
-from pymc_subsample.diagnostics.trees import (
+from pymc_subsample.diagnostics.data_trees import (
     SAMPLE_DIMS,
     apply,
     check_selection,

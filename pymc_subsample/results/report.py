@@ -12,7 +12,7 @@ from pymc_subsample.diagnostics.divergences import NEAREST, RULE_NAMES, Loss
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
 from pymc_subsample.diagnostics.integrals import INTEGRATED, LEVELS, UNIT_RULES
 from pymc_subsample.diagnostics.mixing import mixing
-from pymc_subsample.diagnostics.thinned import group, sampled_rows
+from pymc_subsample.diagnostics.reading_draws import group, sampled_rows
 from pymc_subsample.results.audited import Audit
 from pymc_subsample.samplers.hmc_ecs import checks as hmc
 from pymc_subsample.samplers.registry import families as all_families

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from pymc_subsample.rows.layout import Field, listed, view
+from pymc_subsample.rows.row_format import Field, listed, view
 from pymc_subsample.rows.store import Store
 
-_SHOWN = 20
+_SHOWN = 20  # Columns that are printed.
 
 
 class StoredColumn:

@@ -9,11 +9,11 @@ import numpy as np
 
 from pymc_subsample.rows import sources
 from pymc_subsample.rows.columns import Columns, StoredColumn
-from pymc_subsample.rows.layout import NotNumbersError
-from pymc_subsample.rows.making import TableOptions, folder_at, in_full, made
-from pymc_subsample.rows.samples import remember
+from pymc_subsample.rows.constructors import TableOptions, folder_at, in_full, made
+from pymc_subsample.rows.drawn_samples import remember
+from pymc_subsample.rows.row_format import NotNumbersError
 from pymc_subsample.rows.store import Store
-from pymc_subsample.rows.writing import Blocks, appended
+from pymc_subsample.rows.writing import RowBlocks, appended
 
 
 class Rows(Columns):
@@ -248,7 +248,7 @@ class Rows(Columns):
             What the integers 0, 1, ... in a column stand for.
         """
 
-        def read(several: Any, options: sources.Options) -> Blocks:
+        def read(several: Any, options: sources.Options) -> RowBlocks:
             return sources.given(several, n_rows), n_rows, dict(coords or {})
 
         return cls._of(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-_FINGERPRINT_ROWS = 256
+_FINGERPRINT_ROWS = 256  # Of each part, evenly spread, that tell data from others.
 # Of a long array, of which a glimpse is taken.
 _GLIMPSE_BYTES = 2**22
 _GLIMPSE_ELEMENTS = 2**14

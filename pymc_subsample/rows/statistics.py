@@ -11,7 +11,7 @@ _LANES = 64
 
 
 @dataclass(frozen=True)
-class Statistics:
+class ColumnStatistics:
     """What is known of a column: arrays of the shape that one row has of it."""
 
     count: np.ndarray  # How many numbers are not missing.
@@ -29,7 +29,7 @@ class Statistics:
         with np.errstate(invalid="ignore"):
             return np.sqrt(self.squares / np.where(self.count, self.count, np.nan))
 
-    def __add__(self, other: "Statistics") -> "Statistics":
+    def __add__(self, other: "ColumnStatistics") -> "ColumnStatistics":
         """Return the statistics of both, one after the other (Chan, Golub and LeVeque 1979)."""
         count = self.count + other.count
         share = other.count / np.maximum(count, 1)
@@ -38,7 +38,7 @@ class Statistics:
             mean = np.where(self.count, self.mean + change * share, other.mean)
             mean = np.where(other.count, mean, self.mean)
             between = np.where(self.count * other.count, change**2 * self.count * share, 0.0)
-        return Statistics(
+        return ColumnStatistics(
             count,
             self.missing + other.missing,
             mean,
@@ -55,19 +55,19 @@ class Statistics:
         }
 
 
-def statistics_from_json(entry: Mapping[str, Any], shape: tuple[int, ...]) -> Statistics:
+def statistics_from_json(entry: Mapping[str, Any], shape: tuple[int, ...]) -> ColumnStatistics:
     """Return statistics as a header describes them."""
     kinds = {"count": np.int64, "missing": np.int64}
-    return Statistics(
+    return ColumnStatistics(
         **{
             name: np.array(list(map(float, entry[name]))).astype(kinds.get(name, float))
             .reshape(shape)
-            for name in Statistics.__dataclass_fields__
+            for name in ColumnStatistics.__dataclass_fields__
         }
     )  # fmt: skip
 
 
-def statistics(x: np.ndarray) -> Statistics:
+def statistics(x: np.ndarray) -> ColumnStatistics:
     """Return the statistics of a block of at least one row, shape (m, ...)."""
     low, high = _reduced(np.minimum, x), _reduced(np.maximum, x)
     count, deviations = np.full(x.shape[1:], len(x)), x.astype(float)
@@ -84,7 +84,9 @@ def statistics(x: np.ndarray) -> Statistics:
             deviations[holes] = 0.0
         deviations *= deviations
         squares = _reduced(np.add, deviations)
-    return Statistics(count, len(x) - count, mean, squares, low.astype(float), high.astype(float))
+    return ColumnStatistics(
+        count, len(x) - count, mean, squares, low.astype(float), high.astype(float)
+    )
 
 
 def _reduced(function: np.ufunc, x: np.ndarray) -> np.ndarray:

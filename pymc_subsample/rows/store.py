@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.rows.layout import Field, field_from_json
-from pymc_subsample.rows.statistics import Statistics, statistics_from_json
+from pymc_subsample.rows.row_format import Field, field_from_json
+from pymc_subsample.rows.statistics import ColumnStatistics, statistics_from_json
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -39,7 +39,7 @@ class Segment:
     n_rows: int  # How many.
     digest: str  # SHA-256 of all their bytes.
     glimpse: str  # SHA-256 of the bytes of a few of them.
-    statistics: dict[str, Statistics]  # Of each column.
+    statistics: dict[str, ColumnStatistics]  # Of each column.
 
     def as_json(self) -> dict[str, Any]:
         """Return what the header says of it."""
@@ -237,7 +237,7 @@ class Store:
                 digests.append([s.n_rows, s.digest])
         return sha256(json.dumps([self.row_bytes, columns, digests]).encode()).hexdigest()
 
-    def statistics(self, name: str) -> Statistics:
+    def statistics(self, name: str) -> ColumnStatistics:
         """Return those of a column."""
         return reduce(add, (s.statistics[name] for s in self.segments))
 

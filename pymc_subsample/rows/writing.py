@@ -23,18 +23,18 @@ from pymc_subsample.rows.folders import (
     sync_folder,
     write,
 )
-from pymc_subsample.rows.layout import Field, kept_types, laid_out, listed, records_of
-from pymc_subsample.rows.statistics import Statistics, statistics
+from pymc_subsample.rows.row_format import Field, kept_types, laid_out, listed, records_of
+from pymc_subsample.rows.statistics import ColumnStatistics, statistics
 from pymc_subsample.rows.store import HEADER, ROWS, Segment, Store, StoreError, glimpse, header_of
 
 _log = logging.getLogger("pymc.subsample")
 
-Block = Mapping[str, np.ndarray]
+RowBlock = Mapping[str, np.ndarray]
 # Blocks of rows, how many rows there will be if that is known, and levels, known at the end.
-Blocks = tuple[Iterator[Block], int | None, Mapping[str, Sequence]]
+RowBlocks = tuple[Iterator[RowBlock], int | None, Mapping[str, Sequence]]
 
 
-def appended(store: Store, read: Callable[[], Blocks], *, progressbar: bool) -> Store:
+def appended(store: Store, read: Callable[[], RowBlocks], *, progressbar: bool) -> Store:
     """Write more rows behind those of a folder; return it with all of them.
 
     They count from the moment on that the header names them: rows of an append that was killed
@@ -89,10 +89,10 @@ class Written:
         self.segments: list[Segment] = [] if before is None else before.segments
         self.start = 0 if before is None else before.n_rows * self.row_bytes
         self.n_rows, self._digest = 0, sha256()
-        self._statistics: dict[str, Statistics] = {}
+        self._statistics: dict[str, ColumnStatistics] = {}
 
     def write(
-        self, file: FileIO, blocks: Iterator[Block], n_rows: int | None, progressbar: bool
+        self, file: FileIO, blocks: Iterator[RowBlock], n_rows: int | None, progressbar: bool
     ) -> None:
         """Write blocks, and wait until they are on the disk."""
         with _progress(self.path, n_rows, progressbar) as advance:
@@ -105,7 +105,7 @@ class Written:
         with complaints(self.path):
             sync(file)
 
-    def _lay_out(self, block: Block) -> None:
+    def _lay_out(self, block: RowBlock) -> None:
         if not block:
             raise ValueError("The rows have no columns. Name some: columns=[...].")
         arrays = {name: np.asarray(x) for name, x in block.items()}
@@ -117,7 +117,7 @@ class Written:
             )
         self.fields, self.row_bytes = laid_out(arrays)
 
-    def _write(self, file: FileIO, block: Block) -> int:
+    def _write(self, file: FileIO, block: RowBlock) -> int:
         """Write a block; return its number of rows."""
         arrays = self._fitting(block)
         size = len(next(iter(arrays.values())))
@@ -136,7 +136,7 @@ class Written:
         self.n_rows += size
         return size
 
-    def _fitting(self, block: Block) -> dict[str, np.ndarray]:
+    def _fitting(self, block: RowBlock) -> dict[str, np.ndarray]:
         given = {name: np.asarray(x) for name, x in block.items()}
         kept_types(given)
         names = [f.name for f in self.fields]

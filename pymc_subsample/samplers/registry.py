@@ -19,8 +19,8 @@ SAMPLERS: dict[str, Sampler] = {
     for folder in _FOLDERS
     for sampler in import_module(f"pymc_subsample.samplers.{folder}.sampler").SAMPLERS
 }
-_BY_NUMBER = {sampler.number: name for name, sampler in SAMPLERS.items()}
-if len(_BY_NUMBER) != len(SAMPLERS) or 0 in _BY_NUMBER:
+BY_NUMBER = {sampler.number: name for name, sampler in SAMPLERS.items()}
+if len(BY_NUMBER) != len(SAMPLERS) or 0 in BY_NUMBER:
     raise TypeError("Each sampler needs a number of its own, above 0.")
 
 # Those that `pms.advise` knows, in the order of their places.
@@ -42,7 +42,7 @@ def samplers_of(stats: xr.Dataset) -> str:
     if STATISTIC not in stats:
         return ""
     numbers = np.unique(stats[STATISTIC].values[np.isfinite(stats[STATISTIC].values)]).astype(int)
-    return " with ".join(_BY_NUMBER[k] for k in numbers if k in _BY_NUMBER)
+    return " with ".join(BY_NUMBER[k] for k in numbers if k in BY_NUMBER)
 
 
 def step_of(name: str) -> "type[ChainStep]":

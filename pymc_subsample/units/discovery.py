@@ -12,7 +12,9 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from pymc_subsample.graph.concrete import depends_on, evaluate, index_entries
+from pymc_subsample.graph.concrete import depends_on
+from pymc_subsample.graph.nodes import index_entries
+from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.errors import CoupledRows, op_name
 from pymc_subsample.model.trace import RowTrace

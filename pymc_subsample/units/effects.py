@@ -7,7 +7,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_subsample.diagnostics.trees import SAMPLE_DIMS
+from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.units.accuracy import TOLERABLE, Marginal, error_at
 from pymc_subsample.units.drawing import EXCESS, Drawer

@@ -9,7 +9,8 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.graph.concrete import NumpyFunction, depends_on, freeze, numpy_function, rebuild
+from pymc_subsample.graph.concrete import depends_on, rebuild
+from pymc_subsample.graph.numpy_functions import NumpyFunction, freeze, numpy_function
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 
 

@@ -10,19 +10,13 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
-from pymc_subsample.graph.concrete import (
-    depends_on,
-    evaluate,
-    fold,
-    freeze,
-    index_entries,
-    rebuild,
-    tensor_input,
-)
+from pymc_subsample.graph.concrete import depends_on, fold, rebuild, tensor_input
+from pymc_subsample.graph.nodes import index_entries
+from pymc_subsample.graph.numpy_functions import evaluate, freeze
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.batch import BatchGraph, batch_graph
-from pymc_subsample.model.checks import sort_checks
-from pymc_subsample.model.columns import row_number_test
+from pymc_subsample.model.data_columns import row_number_test
+from pymc_subsample.model.parameter_checks import sort_checks
 from pymc_subsample.model.simplify import simplified
 from pymc_subsample.model.support import owner_of_check
 from pymc_subsample.model.terms import RowTerm

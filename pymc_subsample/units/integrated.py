@@ -16,7 +16,8 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
-from pymc_subsample.graph.concrete import numpy_function, rebuild
+from pymc_subsample.graph.concrete import rebuild
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.functions import UnitFunctions, row_derivatives
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs

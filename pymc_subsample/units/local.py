@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pymc_subsample.graph.concrete import depends_on, freeze, numpy_function, rebuild
+from pymc_subsample.graph.concrete import depends_on, rebuild
+from pymc_subsample.graph.numpy_functions import freeze, numpy_function
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.drawing import Drawer
 from pymc_subsample.units.elsewhere import share_elsewhere

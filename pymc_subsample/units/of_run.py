@@ -7,9 +7,9 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.diagnostics.drift import refuse_intercept
 from pymc_subsample.diagnostics.integrals import INTEGRATED
-from pymc_subsample.diagnostics.trees import SAMPLE_DIMS
 from pymc_subsample.model.bambi import intercepts, is_bambis
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.choosing import chosen

@@ -8,7 +8,8 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.graph.concrete import depends_on, evaluate, numpy_function, rebuild
+from pymc_subsample.graph.concrete import depends_on, rebuild
+from pymc_subsample.graph.numpy_functions import evaluate, numpy_function
 from pymc_subsample.model.batch import batch_graph
 from pymc_subsample.model.errors import CoupledRows
 from pymc_subsample.units.functions import UnitFunctions, by_level

@@ -19,12 +19,12 @@ from pytensor.tensor.random.basic import (
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.graph.concrete import concretize, depends_on, rebuild, tensor_input
-from pymc_subsample.graph.covariance import lower_factor
+from pymc_subsample.graph.nodes import lower_factor
 from pymc_subsample.model import TallModelError
-from pymc_subsample.model.checks import split_checks
-from pymc_subsample.model.columns import row_number_test
+from pymc_subsample.model.data_columns import row_number_test
 from pymc_subsample.model.discovery import full_data_model, refuse_missing, row_terms
 from pymc_subsample.model.indices import negative_codes
+from pymc_subsample.model.parameter_checks import split_checks
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.terms import TermPart, parts_of
 from pymc_subsample.model.trace import RowTrace

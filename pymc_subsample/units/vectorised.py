@@ -9,7 +9,7 @@ from pytensor.graph.traversal import toposort
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from pymc_subsample.graph.concrete import index_entries
+from pymc_subsample.graph.nodes import index_entries
 
 # Axes in front of those of rows: units and nodes.
 _FRONT = 2

@@ -5,7 +5,8 @@ from pymc.logprob.utils import ParameterValueError
 from pytensor.graph.basic import Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 
-from pymc_subsample.graph.concrete import concretize, evaluate, numpy_function
+from pymc_subsample.graph.concrete import concretize
+from pymc_subsample.graph.numpy_functions import evaluate, numpy_function
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.functions import UnitFunctions, by_level

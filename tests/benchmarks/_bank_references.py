@@ -13,7 +13,7 @@ import xarray as xr
 from _bank import Problem, fingerprint
 from arviz_stats.base import array_stats
 
-from pymc_subsample.graph.concrete import numpy_function
+from pymc_subsample.graph.numpy_functions import numpy_function
 
 FILE = Path(__file__).with_name("bank_references.json")
 DISTANCE = 10.0

@@ -13,7 +13,7 @@ from _bank_references import Moments, Reference, load, moments
 from scipy.stats import norm
 
 import pymc_subsample as pms
-from pymc_subsample.chain.all_rows import quiet
+from pymc_subsample.chain.nuts_cost import quiet
 
 METHOD = "HMCECS"
 STEPS = {METHOD: pms.HMCECS, "ScalableMH": pms.ScalableMH}

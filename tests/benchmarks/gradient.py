@@ -30,7 +30,7 @@ import pymc_subsample as pms
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.kernels.dynamics import Moves
-from pymc_subsample.kernels.estimates import FUNCTIONS, Estimate, perturbed, target_at
+from pymc_subsample.kernels.estimates import FUNCTIONS, SubsampleEstimate, perturbed, target_at
 from pymc_subsample.kernels.model import Surface
 from pymc_subsample.model import TallModel
 
@@ -67,7 +67,7 @@ def ours(model, reference, index):
     def run(thetas, repeats):
         # `expansion` owns the functions behind the addresses.
         none = np.empty((len(rows), 0))
-        given = Estimate(tall.n_rows / len(index), 1.0, 0.0, at.theta, np.inf, none, 1.0)
+        given = SubsampleEstimate(tall.n_rows / len(index), 1.0, 0.0, at.theta, np.inf, none, 1.0)
         moves = Moves(np.arange(tall.size), np.ones((1, tall.size)), 0.0, 0.0)
         model, sums = expansion.model(*FUNCTIONS), at.sums(2)
         return drive(model, sums, given, moves, thetas, repeats, rows)

@@ -217,6 +217,13 @@ def test_what_is_handed_over_wrongly_is_noticed():
     assert not list(misread(np.zeros((4, 3)), types.float64[:, ::1]))
 
 
+def test_draws_may_share_all_their_statistics():
+    own = {"energy": np.arange(5.0), "tune": False}
+    each = [[{"energy": energy, "tune": False}] for energy in (1.0, 2.0)]
+    assert ahead._separated(own, slice(1, 3), 2) == each
+    assert ahead._separated({"tune": False}, slice(1, 3), 2) == 2 * [[{"tune": False}]]
+
+
 @pytest.mark.costly(cases=0)
 @pytest.mark.parametrize("name", WAYS)
 def test_a_state_between_draws_is_that_after_the_last_one(made, name):

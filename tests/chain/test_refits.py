@@ -25,7 +25,7 @@ from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.curvature import add, as_array, empty_sum, sum_of, times
 from pymc_subsample.expansion.reference import reference_at, summed
 from pymc_subsample.expansion.residuals import residuals_around
-from pymc_subsample.rows.beside import keep, kept
+from pymc_subsample.rows.kept_results import keep, kept
 from pymc_subsample.rows.row_store import RowStore
 
 

@@ -3,7 +3,6 @@
 import ast
 import re
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -25,11 +24,6 @@ def test_a_step_is_one_chain_that_runs_a_sampler(step):
     assert step_of(step.sampler.name) is step
     assert step.rules is step.sampler.rules
     assert step.stats_dtypes_shapes == step.sampler.statistics
-
-
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_kernels_are_modules(name):
-    assert find_spec(f"pymc_subsample.samplers.{SAMPLERS[name].kernel}")
 
 
 def test_samplers_of_a_family_record_the_same_rules():

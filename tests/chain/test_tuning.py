@@ -8,8 +8,8 @@ import pymc as pm
 import pytest
 
 import pymc_subsample as pms
-from pymc_subsample.chain import beside
-from pymc_subsample.chain.all_rows import Comparison
+from pymc_subsample.chain import nuts_instead
+from pymc_subsample.chain.nuts_cost import Comparison
 from pymc_subsample.chain.tuning import Tuning
 
 
@@ -56,7 +56,7 @@ def test_rows_that_draws_make_impossible_have_all_rows_read(monkeypatch, caplog)
         step.prepared, subsample_size=200, n_blocks=10, always=np.zeros(0, dtype=np.int64)
     )
     step.prepared = few
-    monkeypatch.setattr(beside, "compare", lambda *_: Comparison(0.001, 1.0, 20.0, 5.0))
+    monkeypatch.setattr(nuts_instead, "compare", lambda *_: Comparison(0.001, 1.0, 20.0, 5.0))
     step.setup_chain(np.random.default_rng(0), 400, 200)
     monkeypatch.setattr(Tuning, "should_recentre", lambda self, _: not step.exact)
     monkeypatch.setattr(Tuning, "pilot", lambda self: self.recent()[:1] + [[y.min(), 0.0]])

@@ -17,8 +17,7 @@ import pytest
 
 import pymc_subsample as pms
 from pymc_subsample.compiled import cache
-from pymc_subsample.compiled.keys import identity
-from pymc_subsample.compiled.sources import kernel_sources
+from pymc_subsample.compiled.keys import identity, kernel_sources
 
 PACKAGE = cache.PACKAGE
 SIGNATURE = numba.float64(numba.float64)

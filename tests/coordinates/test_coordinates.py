@@ -20,9 +20,9 @@ from pymc_subsample.coordinates.fit import fitted, start
 from pymc_subsample.coordinates.verification import _is_invertible, _point
 from pymc_subsample.coordinates.whitening import moved
 from pymc_subsample.expansion import expand
-from pymc_subsample.expansion.causes import find_cause
 from pymc_subsample.expansion.quadratic import Posterior
 from pymc_subsample.expansion.reference import reference_at
+from pymc_subsample.expansion.residual_causes import find_cause
 from pymc_subsample.model import TallModel, TallModelError, lifting
 
 FEW = "pymc_subsample.coordinates.coordinates._FEW"

@@ -15,7 +15,7 @@ from chains import QUIET, assert_moments, assert_same, chain
 from steps_of_all_kinds import KINDS
 
 import pymc_subsample as pms
-from pymc_subsample.chain.all_rows import _Expansion
+from pymc_subsample.chain.nuts_cost import _Expansion
 from pymc_subsample.coordinates import find_qr
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.verification import Agreement

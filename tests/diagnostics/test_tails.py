@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 
 import pymc_subsample as pms
-from pymc_subsample.chain import ends
+from pymc_subsample.chain import end_of_chain
 from pymc_subsample.diagnostics.tails import TAIL, check_tails
 
 QUIET = {"progressbar": False, "cores": 1, "compute_convergence_checks": False}
@@ -144,6 +144,6 @@ def test_all_kinds_of_chains_look(kind):
         for at in (0, -1):
             step.record.kept[at] = step.record.kept[at].copy()
             step.record.kept[at][slope] = -1e5
-        [check] = ends.check_tails(step)
+        [check] = end_of_chain.check_tails(step)
     np.testing.assert_allclose(check.value, 1.0, rtol=0.05)
     assert "The posterior of 'slope' has no mean" in check.advice

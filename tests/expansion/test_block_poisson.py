@@ -33,7 +33,7 @@ from pymc_subsample.kernels.dynamics import Moves
 from pymc_subsample.kernels.estimates import (
     BLOCK_POISSON,
     PRODUCT_FUNCTIONS,
-    Estimate,
+    SubsampleEstimate,
     block_poisson,
     log_products,
     refresh_block_poisson,
@@ -260,7 +260,7 @@ class Poisson:
     def arguments(self, bound, products, radius=np.inf):
         at = self.reference
         empty = np.empty((self.ex.width, 0))
-        given = Estimate(self.n / 30, bound, float(products), at.theta, radius, empty, 1.0)
+        given = SubsampleEstimate(self.n / 30, bound, float(products), at.theta, radius, empty, 1.0)
         moves = Moves(np.arange(2), self.factor, 0.0, 0.0)
         return self.ex.model(*PRODUCT_FUNCTIONS), at.sums(self.order), given, moves
 

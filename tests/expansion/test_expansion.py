@@ -32,7 +32,8 @@ from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.expansion.search import find_mode
 from pymc_subsample.expansion.verification import Agreement
-from pymc_subsample.graph.concrete import PYTHON_MODE, numpy_function, rebuild
+from pymc_subsample.graph.concrete import rebuild
+from pymc_subsample.graph.numpy_functions import PYTHON_MODE, numpy_function
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.predictors import find_predictors
 from pymc_subsample.rows.row_store import RowStore

@@ -19,7 +19,7 @@ from pymc_subsample.expansion.factors import (
     whiten,
 )
 from pymc_subsample.kernels.dynamics import Moves
-from pymc_subsample.kernels.estimates import Estimate, outside
+from pymc_subsample.kernels.estimates import SubsampleEstimate, outside
 from pymc_subsample.kernels.vectors import scale_back, scale_up
 from pymc_subsample.samplers.hmc_ecs import adaptation
 
@@ -74,7 +74,9 @@ def test_radius_of_the_ellipsoid(form):
     theta = origin + scaled(F, z[None])[0]
     moves = Moves(np.arange(SIZE), F, 0.0, 0.0)
     for radius in (0.999, 1.001):
-        given = Estimate(1.0, 1.0, 1.0, origin, radius * np.linalg.norm(z), np.empty((0, 0)), 1.0)
+        given = SubsampleEstimate(
+            1.0, 1.0, 1.0, origin, radius * np.linalg.norm(z), np.empty((0, 0)), 1.0
+        )
         assert numba.njit(lambda *at: outside(*at))(given, moves, theta) == (radius < 1)
 
 

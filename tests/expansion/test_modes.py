@@ -10,9 +10,8 @@ from mode_bank import MULTIMODAL, UNIMODAL
 
 import pymc_subsample as pms
 from pymc_subsample.chain import setup
-from pymc_subsample.chain.modes import number_of_chain
-from pymc_subsample.expansion.images import ThetaPart, images
-from pymc_subsample.model.prior_draws import prior_draws
+from pymc_subsample.chain.modes import number_of_chain, prior_draws
+from pymc_subsample.expansion.symmetric_modes import ThetaPart, images
 
 QUICK = ("square", "conflict", "signed_phase", "mirrored_hierarchy")
 QUICK_CONTROLS = ("logistic", "weak_centred", "weak_noncentred", "one_sided_square", "collinear")

@@ -8,8 +8,8 @@ import pytest
 from pymc_subsample.expansion.fusion import fuse, row_graph
 from pymc_subsample.expansion.loops import row_loops
 from pymc_subsample.expansion.schedule import Place
-from pymc_subsample.graph.concrete import numpy_function
 from pymc_subsample.graph.interpreter import NoForm
+from pymc_subsample.graph.numpy_functions import numpy_function
 
 K, N_ROWS = 7, 5
 eta, shared = pt.vector("eta"), pt.vector("shared")

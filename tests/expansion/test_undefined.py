@@ -20,7 +20,7 @@ from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.expansion.undefined import flat_rows
-from pymc_subsample.graph.concrete import numpy_function
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.logarithms import shifted
 

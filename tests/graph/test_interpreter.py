@@ -7,10 +7,11 @@ import numpy as np
 import pytensor.tensor as pt
 import pytest
 
-from pymc_subsample.graph.concrete import depends_on, evaluate, numpy_function
-from pymc_subsample.graph.constants import Bounds
+from pymc_subsample.graph.concrete import depends_on
 from pymc_subsample.graph.dependence import Sources
 from pymc_subsample.graph.interpreter import Elements, NoForm, array_of
+from pymc_subsample.graph.numpy_functions import evaluate, numpy_function
+from pymc_subsample.graph.overall_intervals import OverallIntervals
 
 x, y, A = (
     pt.tensor(n, dtype="float64", shape=s) for n, s in (("x", (4,)), ("y", (4,)), ("A", (2, 3, 4)))
@@ -124,5 +125,5 @@ def test_bounds(condition, expected):
     holds = condition(x, data)
     dependent = depends_on([holds], [x]) | {holds}
     values = {data: np.array([1.0, 2.0, 1.5])}
-    bounds = Bounds(dependent, lambda var: evaluate([var], values))
+    bounds = OverallIntervals(dependent, lambda var: evaluate([var], values))
     assert bounds.always(holds) == expected

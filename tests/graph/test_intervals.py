@@ -9,14 +9,14 @@ import pytest
 
 import pymc_subsample as pms
 from pymc_subsample.expansion import expand
-from pymc_subsample.expansion import ranges as reach_module
+from pymc_subsample.expansion import predictor_ranges as reach_module
 from pymc_subsample.expansion.coefficients import combined
+from pymc_subsample.expansion.predictor_ranges import nearby
 from pymc_subsample.expansion.quadratic import Posterior
-from pymc_subsample.expansion.ranges import nearby
 from pymc_subsample.expansion.search import find_mode
-from pymc_subsample.graph.concrete import numpy_function
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.graph.intervals import Enclosure, enclose
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.minibatch.confidence import local_bounds
 from pymc_subsample.samplers.minibatch.largest_term import local_bound

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from pymc_subsample.graph.intervals import Enclosure
 from pymc_subsample.graph.jets import enclose_coefficient
-from pymc_subsample.graph.pieces import Pieces
+from pymc_subsample.graph.piecewise import Pieces
 
 GRAPHS = {
     "products": lambda x, y, z: x * y * z - x**2 * y,

@@ -18,9 +18,9 @@ import pymc_subsample as pms
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel, TallModelError, binding
 from pymc_subsample.rows import Rows, store
+from pymc_subsample.rows.drawn_samples import warn_of_samples
 from pymc_subsample.rows.on_disk import sample_index
 from pymc_subsample.rows.row_store import Joined
-from pymc_subsample.rows.samples import warn_of_samples
 from pymc_subsample.rows.store import Store
 
 N = 4_000

@@ -12,10 +12,10 @@ from scipy.special import gammaln, logsumexp
 
 from pymc_subsample.compiled.functions import building_graphs
 from pymc_subsample.expansion import expand, fusion, linear_predictors, row_code
-from pymc_subsample.expansion.columns import Packer
+from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.expansion.row_code import RowCode
-from pymc_subsample.graph.concrete import numpy_function
 from pymc_subsample.graph.interpreter import NoForm
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.cuts import fewest_predictors
 from pymc_subsample.model.identity import extremes

@@ -10,7 +10,8 @@ import pytest
 from models import MODELS, G, K, N, design, groups, row_gradient
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.graph.concrete import evaluate, rebuild
+from pymc_subsample.graph.concrete import rebuild
+from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.identity import extremes
 from pymc_subsample.model.predictors import find_predictors

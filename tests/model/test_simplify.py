@@ -5,7 +5,8 @@ import pytensor.tensor as pt
 import pytest
 from scipy.special import gammainc, gammaincc
 
-from pymc_subsample.graph.concrete import numpy_function, rebuild
+from pymc_subsample.graph.concrete import rebuild
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model.simplify import _complemented
 
 

@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 import pymc_subsample as pms
 from pymc_subsample.chain.memory import warn_of_rows
-from pymc_subsample.graph.concrete import elemwise_name
+from pymc_subsample.graph.nodes import elemwise_name
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.rows.row_store import RowStore
 

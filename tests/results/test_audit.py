@@ -12,8 +12,8 @@ from scipy.special import digamma, expit, polygamma
 
 import pymc_subsample as pms
 from pymc_subsample.diagnostics import goodness, scores
+from pymc_subsample.diagnostics.reading_draws import columns, reader, spread, to_theta
 from pymc_subsample.diagnostics.scores import log_posteriors
-from pymc_subsample.diagnostics.thinned import columns, reader, spread, to_theta
 from pymc_subsample.diagnostics.weights import plain_moments, smooth, weighted_moments
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel

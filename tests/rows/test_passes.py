@@ -26,10 +26,10 @@ from pymc_subsample.diagnostics.perturbation import estimate_errors
 from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion import expansion as expansion_module
-from pymc_subsample.expansion.ranges import distinct, reach
+from pymc_subsample.expansion.predictor_ranges import distinct, reach
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.expansion.residuals import residuals_around
-from pymc_subsample.graph.concrete import numpy_function
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModelError
 from pymc_subsample.rows import passes as module
 from pymc_subsample.rows.passes import Passes, processors

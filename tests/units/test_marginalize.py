@@ -16,7 +16,7 @@ from scipy.integrate import quad
 from scipy.special import expit
 
 import pymc_subsample as pms
-from pymc_subsample.graph.concrete import numpy_function
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModelError
 from pymc_subsample.units import accuracy, integrated
 from pymc_subsample.units.marginal import kept_of

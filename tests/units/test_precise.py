@@ -11,7 +11,7 @@ from chains import assert_moments
 from scipy import stats
 
 import pymc_subsample as pms
-from pymc_subsample.graph.concrete import numpy_function
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.units import accuracy, moving
 from pymc_subsample.units.marginal import kept_of
 from pymc_subsample.units.modes import find_modes

@@ -7,12 +7,13 @@ import numpy as np
 import pymc as pm
 from pymc.backends.base import MultiTrace
 
-from pymc_subsample.chain.all_rows import quiet, seconds_per_draw, smallest_ess
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.nuts_cost import quiet, seconds_per_draw, smallest_ess
 from pymc_subsample.diagnostics.checks import FAILED, MODES, PREFIX, amount, recall
 
+# Draws of a pilot, those of tuning among them, within which its time decides.
 _FEWEST, _MOST = 150, 1_500
-_TUNE_SHARE = 0.4
+_TUNE_SHARE = 0.4  # The rest says what draws are worth.
 
 
 @dataclass(frozen=True)

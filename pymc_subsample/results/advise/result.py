@@ -13,7 +13,7 @@ EXACT = frozenset(
     {"nutpie", "pm.NUTS", "pm.Metropolis", "pm.sample"}
     | {name for name, advised in ADVISED.items() if advised.exact}
 )
-_MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
+_MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0  # Seconds.
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pymc_subsample.chain import all_rows
-from pymc_subsample.chain.beside import OutgrownError
+from pymc_subsample.chain import nuts_cost
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import each
 from pymc_subsample.chain.notices import held_back
-from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, numpy_function
+from pymc_subsample.chain.nuts_instead import OutgrownError
+from pymc_subsample.graph.concrete import UNDIFFERENTIABLE
+from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModelError
 from pymc_subsample.results.advise.decision import (
     AllRows,
@@ -109,7 +110,7 @@ class Trials:
         """Say why a sampler is not worth its set-up, if it is not, by how the first step did."""
         [first] = self.found
         full, setup = first.full_seconds, self._setup
-        if not all_rows.pays(setup, full, first.full_bound):
+        if not nuts_cost.pays(setup, full, first.full_bound):
             return "no step could save enough"
         usually, at_most = ADVISED[name].dearer
         best = min(full, first.seconds) if first.passed else np.inf
@@ -132,9 +133,9 @@ class Trials:
         if not asked and (note := advised.unworthy(step)):
             self.others[name] = Option(name, advised.exact, "untried", note=note)
             return
-        with all_rows.quiet():
-            per_draw = all_rows.seconds_per_draw(step, self.seed)[0]
-        spare = max(_SHARE * (setup + 2 * all_rows.DRAWS * per_draw), _LEAST)
+        with nuts_cost.quiet():
+            per_draw = nuts_cost.seconds_per_draw(step, self.seed)[0]
+        spare = max(_SHARE * (setup + 2 * nuts_cost.DRAWS * per_draw), _LEAST)
         seconds = min(self.seconds, _OF_DRAWS * spare)
         pilot = run_pilot(self.model, step, seconds, self.seed, per_draw)
         if self._full is None:
@@ -151,34 +152,34 @@ class Trials:
         Metropolis, with one pass per transition, in place of a step that has no gradients.
         """
         if step.prepared is None:
-            each = step.transitions_per_draw * all_rows.seconds_per_evaluation(step)
-            fixed = all_rows.COMPILE_SECONDS + all_rows.DRAWS * each
+            each = step.transitions_per_draw * nuts_cost.seconds_per_evaluation(step)
+            fixed = nuts_cost.COMPILE_SECONDS + nuts_cost.DRAWS * each
             rate = pilot.ess_per_draw / each
             return AllRows("pm.Metropolis", ("pm.sample", "pm.sample()"), rate, fixed)
         start = thread_time()
-        each = all_rows.seconds_per_full_gradient(
+        each = nuts_cost.seconds_per_full_gradient(
             step.expansion, step.prepared.reference, min(0.1, 0.2 * spare)
         )
-        trial = all_rows.NutsTrial(step, self.seed)
+        trial = nuts_cost.NutsTrial(step, self.seed)
         spare -= thread_time() - start
         wanted = self.empty.effective_draws
-        seconds = setup + all_rows.DRAWS * pilot.seconds_per_draw
+        seconds = setup + nuts_cost.DRAWS * pilot.seconds_per_draw
         seconds += wanted * pilot.seconds_per_draw / pilot.ess_per_draw
         for more in (min(spare, self.seconds), 2 * self.seconds):
             needed = trial.gradients(more)
             if needed is None:
                 own = pilot.gradients_per_draw if pilot.gradients_per_draw > 0 else float(USUAL)
-                needed = all_rows.Gradients(own / pilot.ess_per_draw, own, _UNTRIED)
-            gradient = each * all_rows.LEAST_SLOWER / all_rows.SLOWER if needed.bound else each
+                needed = nuts_cost.Gradients(own / pilot.ess_per_draw, own, _UNTRIED)
+            gradient = each * nuts_cost.LEAST_SLOWER / nuts_cost.SLOWER if needed.bound else each
             found = AllRows(
-                all_rows.nuts()[0],
-                all_rows.nuts(),
+                nuts_cost.nuts()[0],
+                nuts_cost.nuts(),
                 1 / (needed.per_effective_draw * gradient),
-                all_rows.COMPILE_SECONDS + all_rows.DRAWS * needed.per_tuning_draw * gradient,
+                nuts_cost.COMPILE_SECONDS + nuts_cost.DRAWS * needed.per_tuning_draw * gradient,
                 needed.bound,
             )
-            if needed.bound != all_rows.CUT or all_rows.pays(
-                seconds, found.seconds(wanted), all_rows.CUT
+            if needed.bound != nuts_cost.CUT or nuts_cost.pays(
+                seconds, found.seconds(wanted), nuts_cost.CUT
             ):
                 break
         return found
@@ -200,7 +201,7 @@ class Trials:
             against,
             (against, code("AusterityGibbs", {"epsilon": 0} | self.given)),
             whole.ess_per_draw / whole.seconds_per_draw,
-            setup + all_rows.DRAWS * whole.seconds_per_draw,
+            setup + nuts_cost.DRAWS * whole.seconds_per_draw,
         )
         empty = replace(self.empty, tried="AusterityGibbs", rows=step.n_rows)
         found = compared(empty, pilot, self.given, setup, full)

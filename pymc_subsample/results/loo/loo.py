@@ -12,6 +12,7 @@ from arviz_stats.utils import ELPDData, ELPDDataLOO, ELPDDataLOOSubsample
 from pymc_subsample.chain import arguments
 from pymc_subsample.compiled.functions import building_graphs
 from pymc_subsample.diagnostics import array_stats
+from pymc_subsample.diagnostics.data_trees import signs_of
 from pymc_subsample.diagnostics.drift import (
     SOME,
     Drift,
@@ -20,14 +21,13 @@ from pymc_subsample.diagnostics.drift import (
     refuse_other_observed,
     require_same_data,
 )
-from pymc_subsample.diagnostics.thinned import (
+from pymc_subsample.diagnostics.reading_draws import (
     group,
     require_free_variables,
     require_same_rows,
     spread,
     to_theta,
 )
-from pymc_subsample.diagnostics.trees import signs_of
 from pymc_subsample.diagnostics.weights import good_k
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.verification import Agreement

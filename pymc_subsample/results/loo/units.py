@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_subsample.diagnostics.thinned import spread
+from pymc_subsample.diagnostics.reading_draws import spread
 from pymc_subsample.model import TallModelError
 from pymc_subsample.results.loo.estimate import LeftOut
 from pymc_subsample.results.loo.expanded import Approximation

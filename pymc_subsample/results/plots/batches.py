@@ -8,9 +8,9 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.results.efficiency import per_step, subsampling_statistics
-from pymc_subsample.results.plots.parts import GREY, collection, decorate, named, picture
+from pymc_subsample.results.plots.shared import GREY, collection, decorate, named, picture
 
-_BINS = 40
+_BINS = 40  # Of a histogram.
 
 
 @picture

@@ -8,15 +8,21 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.diagnostics.checks import SHIFT_BOUND
+from pymc_subsample.diagnostics.data_trees import (
+    SAMPLE_DIMS,
+    apply,
+    check_selection,
+    draws_of,
+    signs_of,
+)
+from pymc_subsample.diagnostics.reading_draws import sample_stats
 from pymc_subsample.diagnostics.signed import ess_bulk
-from pymc_subsample.diagnostics.thinned import sample_stats
-from pymc_subsample.diagnostics.trees import SAMPLE_DIMS, apply, check_selection, draws_of, signs_of
 from pymc_subsample.results.efficiency import refuse_parts, subsampling_statistics
-from pymc_subsample.results.plots.parts import GREY, collection, decorate, named, picture
+from pymc_subsample.results.plots.shared import GREY, collection, decorate, named, picture
 from pymc_subsample.validation import choice, count
 
-_FIRST, _FEWEST_DRAWS = 5, 20
-_MOST_POINTS = 1000
+_FIRST, _FEWEST_DRAWS = 5, 20  # Draws at the first point, and fewest for effective sample sizes.
+_MOST_POINTS = 1000  # More than a picture has pixels to show.
 _COSTS = {"evaluations": "Row evaluations of a chain", "seconds": "Seconds of the run"}
 
 

@@ -8,10 +8,10 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.results.efficiency import per_step, subsampling_statistics
-from pymc_subsample.results.plots.parts import GREY, collection, decorate, picture, xy
+from pymc_subsample.results.plots.shared import GREY, collection, decorate, picture, xy
 from pymc_subsample.samplers.hmc_ecs.checks import NOISE, REFRESH
 
-_WINDOWS = 50
+_WINDOWS = 50  # Over which numbers are averaged.
 _PANELS = {
     "subset_accepted": ("Refreshes accepted", REFRESH.bound),
     "loglik_variance": ("Variance of estimate", NOISE.bound),

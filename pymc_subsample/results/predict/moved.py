@@ -22,17 +22,17 @@ from pymc_subsample.diagnostics.drift import (
     other_observed,
     refuse_intercept,
 )
-from pymc_subsample.diagnostics.thinned import sampled_rows, spread, to_theta
+from pymc_subsample.diagnostics.reading_draws import sampled_rows, spread, to_theta
 from pymc_subsample.model.bambi import intercepts, is_bambis, of_intercepts
-from pymc_subsample.model.checks import split_checks
 from pymc_subsample.model.errors import TallModelError
 from pymc_subsample.model.evaluation import Vector
+from pymc_subsample.model.parameter_checks import split_checks
 from pymc_subsample.results.predict.quantity import SAID, Predicted
 from pymc_subsample.results.predict.rowwise import RowFunction
 from pymc_subsample.rows.passes import current
 from pymc_subsample.units.of_run import integrated_in
 
-_PIECE = 2**16
+_PIECE = 2**16  # Rows at a time.
 
 
 def refuse_moved(model: pm.Model, posterior: xr.Dataset, said: str) -> None:

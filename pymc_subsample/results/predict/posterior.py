@@ -12,7 +12,7 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.xtensor.vectorization import XRV
 
-from pymc_subsample.diagnostics.trees import SAMPLE_DIMS
+from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.model.bambi import to_keep
 from pymc_subsample.model.errors import TallModelError, op_name
 from pymc_subsample.results.predict.quantity import SAID, Predicted

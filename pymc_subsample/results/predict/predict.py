@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from pymc_subsample.chain import arguments
 from pymc_subsample.compiled.functions import building_graphs
 from pymc_subsample.diagnostics import signed
+from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.drift import other_columns
-from pymc_subsample.diagnostics.thinned import group, spread
-from pymc_subsample.diagnostics.trees import SAMPLE_DIMS, signs_of
+from pymc_subsample.diagnostics.reading_draws import group, spread
 from pymc_subsample.model.discovery import full_data_model, refuse_missing
 from pymc_subsample.results.predict.columns import reader
 from pymc_subsample.results.predict.moved import of_another, of_other_rows, refuse_moved

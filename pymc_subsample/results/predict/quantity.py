@@ -12,7 +12,7 @@ from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_subsample.graph.concrete import root_array
-from pymc_subsample.graph.named import without_names
+from pymc_subsample.graph.named_dims import without_names
 from pymc_subsample.model.errors import op_name
 from pymc_subsample.validation import shown
 

@@ -18,16 +18,10 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import BaseSubtensor, Subtensor
 from pytensor.tensor.type import float_dtypes
 
-from pymc_subsample.graph.concrete import (
-    concretize,
-    depends_on,
-    evaluate,
-    freeze,
-    numpy_function,
-    rebuild,
-)
+from pymc_subsample.graph.concrete import concretize, depends_on, rebuild
+from pymc_subsample.graph.numpy_functions import evaluate, freeze, numpy_function
 from pymc_subsample.model.batch import batch_graph
-from pymc_subsample.model.columns import column_graph, row_number_test
+from pymc_subsample.model.data_columns import column_graph, row_number_test
 from pymc_subsample.model.errors import CoupledRows, TallModelError, op_name
 from pymc_subsample.model.indices import negative_codes
 from pymc_subsample.model.trace import RowTrace

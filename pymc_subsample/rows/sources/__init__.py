@@ -13,7 +13,7 @@ from pymc_subsample.rows.sources.arrow_tables import (
 )
 from pymc_subsample.rows.sources.frames import dask_blocks, frame_blocks, frame_identity, is_pandas
 from pymc_subsample.rows.sources.shared import Options
-from pymc_subsample.rows.writing import Blocks
+from pymc_subsample.rows.writing import RowBlocks
 
 __all__ = [
     "Options", "arrow_blocks", "arrow_identity", "dask_blocks", "frame_blocks", "frame_identity",
@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def more(data: Any, options: Options) -> Blocks:
+def more(data: Any, options: Options) -> RowBlocks:
     """Read rows of columns that are known."""
     several = data if isinstance(data, list | tuple) and data else [data]
     if all(isinstance(one, str | Path) for one in several):

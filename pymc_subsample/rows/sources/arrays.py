@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.rows.sources.shared import BLOCK, Options, Reader, blocks
-from pymc_subsample.rows.writing import Block, Blocks
+from pymc_subsample.rows.sources.shared import BLOCK, Options, PartReader, blocks
+from pymc_subsample.rows.writing import RowBlock, RowBlocks
 
 
-def xarray_blocks(dim: str | None, data: Any, options: Options) -> Blocks:
+def xarray_blocks(dim: str | None, data: Any, options: Options) -> RowBlocks:
     """Read the variables of a Dataset that have a dimension, which becomes that of the rows."""
     if not hasattr(data, "data_vars"):
         if not hasattr(data, "to_dataset"):
@@ -23,7 +23,7 @@ def xarray_blocks(dim: str | None, data: Any, options: Options) -> Blocks:
     default = [name for name in known if name in data.data_vars]
     names = options.chosen(known, f"the dataset, along dimension {dim!r},", default)
 
-    def reader(name: str) -> Reader | str:
+    def reader(name: str) -> PartReader | str:
         if name in options.categorical:
             return lambda x, holes: coded(x.transpose(dim, ...).values, name)
         if data[name].dtype.kind not in "biuf":
@@ -56,7 +56,7 @@ def _row_dim(data: Any, dim: str | None) -> str:
     return shared[0]
 
 
-def given(several: Any, n_rows: int | None = None) -> Iterator[Block]:
+def given(several: Any, n_rows: int | None = None) -> Iterator[RowBlock]:
     """Read blocks that the caller makes, and refuse what is none."""
     if isinstance(several, Mapping):
         several = [several]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.rows.existing import FILES
-from pymc_subsample.rows.sources.shared import BLOCK, Levels, Options, Reader, blocks
-from pymc_subsample.rows.writing import Blocks
+from pymc_subsample.rows.existing_folder import FILES
+from pymc_subsample.rows.sources.shared import BLOCK, Levels, Options, PartReader, blocks
+from pymc_subsample.rows.writing import RowBlocks
 
 _PATTERN = set("*?[")
 
@@ -56,7 +56,7 @@ def parquet_identity(files: Sequence[Path], options: Options) -> dict[str, Any]:
     return {"kind": "parquet", FILES: listed, **options.as_json()}
 
 
-def parquet_blocks(files: Sequence[Path], options: Options) -> Blocks:
+def parquet_blocks(files: Sequence[Path], options: Options) -> RowBlocks:
     """Read Parquet files, a few row groups in memory at a time."""
     pa = arrow()
     from pyarrow import parquet
@@ -111,7 +111,7 @@ def _is_dataset(data: Any) -> bool:
     return type(data).__module__.startswith("pyarrow._dataset")
 
 
-def arrow_blocks(data: Any, options: Options) -> Blocks:
+def arrow_blocks(data: Any, options: Options) -> RowBlocks:
     """Read Arrow data, some batches in memory at a time."""
     pa = arrow()
     if _is_dataset(data):
@@ -131,14 +131,14 @@ def arrow_blocks(data: Any, options: Options) -> Blocks:
 
 def _of_batches(
     batches: Iterator[Any], fields: Sequence[Any], options: Options, n_rows: int | None
-) -> Blocks:
+) -> RowBlocks:
     pa = arrow()
     readers = {f.name: _reader(pa, f, options) for f in fields}
     parts = ((batch.num_rows, batch) for batch in batches)
     return blocks(parts, readers, options, n_rows, "The table")
 
 
-def _reader(pa: Any, field: Any, options: Options) -> Reader | str:
+def _reader(pa: Any, field: Any, options: Options) -> PartReader | str:
     """Return a function of an Arrow array and holes to count; or the type, where there is none."""
     name, kind, levels = field.name, field.type, options.levels
     if pa.types.is_dictionary(kind):

@@ -6,8 +6,8 @@ import numpy as np
 
 from pymc_subsample.rows.row_store import glimpse
 from pymc_subsample.rows.sources.arrow_tables import arrow_blocks, arrow_identity
-from pymc_subsample.rows.sources.shared import BLOCK, Options, Reader, blocks, word
-from pymc_subsample.rows.writing import Blocks
+from pymc_subsample.rows.sources.shared import BLOCK, Options, PartReader, blocks, word
+from pymc_subsample.rows.writing import RowBlocks
 
 
 def is_pandas(data: Any) -> bool:
@@ -33,7 +33,7 @@ def frame_identity(frame: Any, options: Options) -> dict[str, Any] | None:
     return {"kind": "pandas", "n_rows": len(frame), "digests": digests, **options.as_json()}
 
 
-def frame_blocks(frame: Any, options: Options) -> Blocks:
+def frame_blocks(frame: Any, options: Options) -> RowBlocks:
     """Read a data frame; its index is left out. Those of other libraries are read by Arrow."""
     if not is_pandas(frame):
         return arrow_blocks(frame, options)
@@ -44,7 +44,7 @@ def frame_blocks(frame: Any, options: Options) -> Blocks:
     return blocks(parts, readers, options, len(frame), "The data frame")
 
 
-def _series(column: Any, options: Options) -> Reader | str:
+def _series(column: Any, options: Options) -> PartReader | str:
     """Return a function of a part of a column and holes to count; or its type, without one."""
     name, dtype, levels = column.name, column.dtype, options.levels
     if str(dtype) == "category":
@@ -79,7 +79,7 @@ def _nullable(x: Any, holes: np.ndarray) -> np.ndarray:
     return x.to_numpy(dtype=dtype, na_value=0)
 
 
-def dask_blocks(frame: Any, options: Options) -> Blocks:
+def dask_blocks(frame: Any, options: Options) -> RowBlocks:
     """Read a Dask data frame, one partition in memory at a time."""
     if not (type(frame).__module__.startswith("dask") and hasattr(frame, "partitions")):
         raise TypeError(

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.rows.layout import NotNumbersError, listed
-from pymc_subsample.rows.writing import Block, Blocks
+from pymc_subsample.rows.row_format import NotNumbersError, listed
+from pymc_subsample.rows.writing import RowBlock, RowBlocks
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -16,7 +16,7 @@ BLOCK = 2**17
 # Of codes.
 _CODE = np.dtype("int32")
 
-type Reader = Callable[[Any, np.ndarray], np.ndarray]
+type PartReader = Callable[[Any, np.ndarray], np.ndarray]
 # Names of columns, or also their levels; None where these are to be found.
 type Categorical = Sequence[str] | Mapping[str, Sequence | None]
 
@@ -68,7 +68,7 @@ class Options:
                 said = f"{self.left_out:,} rows with missing values were"
             _log.info("%s left out", said)
 
-    def whole(self, block: Block, holes: np.ndarray | None = None) -> Block:
+    def whole(self, block: RowBlock, holes: np.ndarray | None = None) -> RowBlock:
         """Return a block without rows to be left out, by NaN and `holes`, (m,), and count these."""
         lengths = {x.shape[:1] for x in block.values()}
         if not self.drop_missing or len(lengths) != 1 or () in lengths:
@@ -176,11 +176,11 @@ def word(value: Any) -> Any:
 
 def blocks(
     parts: Iterable[tuple[int, Any]],
-    readers: Mapping[str, Reader | str],
+    readers: Mapping[str, PartReader | str],
     options: Options,
     n_rows: int | None,
     what: str,
-) -> Blocks:
+) -> RowBlocks:
     """Return the rows of a table, without those where something is missing if they are left out.
 
     `parts` are numbers of rows, and what gives columns of them by name. `readers` read a part of a
@@ -195,7 +195,7 @@ def blocks(
     levels = options.levels
     known = {name: reader for name, reader in readers.items() if not isinstance(reader, str)}
 
-    def read() -> Iterator[Block]:
+    def read() -> Iterator[RowBlock]:
         start = 0
         for size, part in parts:
             holes = {name: np.zeros(size, dtype=np.int64) for name in known}

@@ -5,12 +5,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.diagnostics.checks import MODES, TEMPERATURE, Check, Rule, check_temperature
+from pymc_subsample.diagnostics.checks import (
+    ACCEPTED,
+    MODES,
+    TEMPERATURE,
+    Check,
+    Rule,
+    check_accepted,
+    check_temperature,
+)
 from pymc_subsample.diagnostics.record import MoveRecord, running
 from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
-from pymc_subsample.samplers.minibatch.checks import ACCEPTED, check_accepted
 
 LOWER = Rule(
     "lower_bound",

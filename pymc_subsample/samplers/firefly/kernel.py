@@ -47,7 +47,7 @@ INFO = (
 )
 ACCEPTED, RATE, BRIGHT, READ, MOVED, DARKENED, LOWEST = range(len(INFO))
 
-_CHUNK = 256
+_CHUNK = 256  # Rows that are read at a time.
 
 LIGHTS = types.Array(types.uint8, 1, "C")
 
@@ -92,7 +92,7 @@ def _grown(bright, kept, d, size):
 
 
 # How rows are read, and 1 / T.
-Reader = namedtuple("Reader", "anchor residual gather columns center width weight")
+BrightReader = namedtuple("BrightReader", "anchor residual gather columns center width weight")
 
 # Lights: array (n,) of uint8, zeros, left as they were found; rows that are bright to begin with,
 # and whether to draw all anew first; how they are updated, `EXPLICIT` or `IMPLICIT`, with r: the
@@ -190,7 +190,7 @@ def _draw(generator, row_generator, model, sums, given, proposing, weight, theta
     forward, anchor, residual, gather, backward, glow = _functions(model.functions)
     lights, old, fresh, brightness, rate = given
     center, width = sums.center, model.width
-    reader = Reader(anchor, residual, gather, model.columns, center, width, weight)
+    reader = BrightReader(anchor, residual, gather, model.columns, center, width, weight)
     p, langevin = center.shape[0], proposing.kind == proposals.LANGEVIN
     phi, new_phi, grad_phi = np.empty(p), np.empty(p), np.empty(p)
     prior, new_prior = np.empty(1), np.empty(1)

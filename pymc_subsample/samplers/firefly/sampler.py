@@ -6,8 +6,6 @@ from pymc_subsample.samplers.firefly.checks import RULES
 FIREFLY_MC = Sampler(
     name="FireflyMC",
     number=6,
-    family="FireflyMC",
-    kernel="firefly.kernel",
     rules=RULES,
     numbers=("accepted", "acceptance_rate", "n_bright", "batch_size", "scaling", "data_share"),
     shown=("acceptance_rate", "n_bright", "data_share"),

@@ -10,12 +10,13 @@ from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.bounds.lower_bounds import KINDS, bounded_expansion
-from pymc_subsample.chain import arguments, connection, finding
+from pymc_subsample.chain import arguments, connection, finding_reference, moves
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import sampled
-from pymc_subsample.chain.method import Method
 from pymc_subsample.chain.modes import warn_of_modes
+from pymc_subsample.chain.moves import Proposal, ProposingState
 from pymc_subsample.chain.progress import doing
+from pymc_subsample.chain.proposals import Langevin, require_size
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.chain.signatures import SharedTransitions
 from pymc_subsample.chain.tuning import ProposalTuning
@@ -29,14 +30,11 @@ from pymc_subsample.expansion.reference import Reference, reference_at
 from pymc_subsample.expansion.undefined import refuse_undefined
 from pymc_subsample.kernels.proposals import Proposing
 from pymc_subsample.model import TallModel, TallModelError
-from pymc_subsample.model.differentiation import differentiated
+from pymc_subsample.model.errors import differentiated
 from pymc_subsample.samplers.firefly import kernel as kernel
 from pymc_subsample.samplers.firefly.checks import LightRecord, brightness, check_lights
 from pymc_subsample.samplers.firefly.kernel import EXPLICIT, IMPLICIT, INFO, Lights, transitions
 from pymc_subsample.samplers.firefly.sampler import FIREFLY_MC
-from pymc_subsample.samplers.minibatch import moves
-from pymc_subsample.samplers.minibatch.moves import USUAL, Proposal, ProposingState
-from pymc_subsample.samplers.minibatch.proposals import Langevin, require_size
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -99,7 +97,7 @@ def _expand(step: "FireflyMC", tall: TallModel) -> Expansion:
 def _prepare(step: "FireflyMC") -> Preparation:
     """Find the mode with the log-likelihood's own curvature, and sum the bounds there."""
     with building_graphs(), differentiated(step.tall, METHOD.without_gradient):
-        problem, found = finding.find(step, temperature=step.temperature)
+        problem, found = finding_reference.find(step, temperature=step.temperature)
         return _bounded(step, problem.possible(found))
 
 
@@ -175,20 +173,6 @@ def _together(step: "FireflyMC", infos: list[dict[str, np.ndarray]]) -> dict[str
     return moves.together(step, infos) | {"darkened": darkened, "lowest": lowest}
 
 
-def _steady(step: "FireflyMC") -> bool:
-    return not callable(step.proposal)
-
-
-def _made(
-    step: "FireflyMC", theta: np.ndarray, size: int
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    return moves.made(step, theta, size, run, _together, not _steady(step))
-
-
-def _adapt(step: "FireflyMC", theta: np.ndarray, info: dict[str, float]) -> None:
-    moves.adapted(step, theta, info, _recentre)
-
-
 def run(
     step: "FireflyMC", thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
 ) -> dict[str, np.ndarray]:
@@ -204,8 +188,7 @@ def run(
         1.0 / step.temperature, thetas, k, infos,
     )  # fmt: skip
     step.bright_at = step.expansion.parameters(thetas[-1])[0]
-    exact = {"loglik_ratio_variance": np.zeros(len(thetas))}
-    return dict(zip(INFO, infos.T, strict=True)) | exact
+    return dict(zip(INFO, infos.T, strict=True))
 
 
 def _statistics(step: "FireflyMC", infos: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -245,10 +228,10 @@ def _savings(step: "FireflyMC") -> list[str]:
     return [*left, "use pms.ScalableMH(), which is exact too", "use HMCECS, pm.NUTS or nutpie"]
 
 
-METHOD = Method(
+METHOD = moves.method(
     # It has gradients of its bounds; those of the rows' log-likelihoods are looked at in `_taylor`.
-    state=FireflyMCState, functions=_functions, begin=_begin, enter=_enter, transitions=_made,
-    statistics=_statistics, adapt=_adapt, watch=_watch, check=_check, steady=_steady,
+    run, together=_together, recentre=_recentre, state=FireflyMCState, functions=_functions,
+    begin=_begin, enter=_enter, statistics=_statistics, watch=_watch, check=_check,
     by_gradients=lambda step: False, without_gradient="FireflyMC needs one for its bounds.",
     estimates=False, expand=_expand, taylor=_taylor, connected=_connected, anew=("bright_rows",),
 )  # fmt: skip
@@ -370,10 +353,8 @@ class FireflyMC(ChainStep, shares=moves.set_up):
         self.brightness = arguments.choice("brightness", brightness, tuple(_BRIGHTNESS))
         given = _given_rate(self.brightness, dark_to_bright, resample_fraction)
         moves.set_up(self, vars, proposal=Langevin() if proposal is None else proposal, **above)
-        self.aims = USUAL
         connection.attach(self, 2)
         require_size(self.proposal, len(self.active))
-        self.row_rng = self.rng.spawn(1)[0]
         self.prepared = _prepare(self)
         warn_of_modes(self)
         self.expected_bright = _verify(self, self.prepared)

@@ -12,7 +12,7 @@ from scipy.special import expit, logit
 from pymc_subsample.diagnostics.checks import SHIFT_BOUND, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.expansion import Expansion
-from pymc_subsample.model.touching import Touching
+from pymc_subsample.samplers.gibbs.touching import Touching
 from pymc_subsample.samplers.minibatch.acceptance import Criterion
 from pymc_subsample.samplers.minibatch.checks import TAIL_BOUND
 from pymc_subsample.samplers.minibatch.decision_errors import (
@@ -37,7 +37,7 @@ SHARE = Rule(
 )
 RULES = (IMPOSSIBLE, ERROR, SHIFT, SHARE)
 
-_MOST_ROWS = 100_000_000
+_MOST_ROWS = 100_000_000  # Numbers that all decisions of a check may read.
 # Standard errors beyond which an error is one.
 _SURE = 4
 # Variance of a variable that is hardly ever 1, or 0: a smaller one is not told from it.

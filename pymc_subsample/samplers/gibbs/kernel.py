@@ -43,8 +43,8 @@ FLIPS, BATCH, LOOKS, ERROR, READ, TOUCHING = range(len(INFO))
 # Elements of theta that are sampled, array (a,), each of them 0 or 1, and the rows that touch the
 # i-th: `members[start[i]:start[i + 1]]`, arrays (a + 1,) and (.,), unless `all_rows`: then rows 0
 # to N - 1 touch each. And whether a sweep visits them in random order.
-Touching = namedtuple("Touching", "elements start members all_rows shuffled")
-_TOUCHING = types.NamedTuple([INDEX, INDEX, MEMBERS, types.boolean, types.boolean], Touching)
+TouchingArrays = namedtuple("TouchingArrays", "elements start members all_rows shuffled")
+_TOUCHING = types.NamedTuple([INDEX, INDEX, MEMBERS, types.boolean, types.boolean], TouchingArrays)
 
 
 @inner

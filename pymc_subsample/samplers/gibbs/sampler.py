@@ -6,8 +6,6 @@ from pymc_subsample.samplers.gibbs.checks import RULES
 AUSTERITY_GIBBS = Sampler(
     name="AusterityGibbs",
     number=7,
-    family="AusterityGibbs",
-    kernel="gibbs.kernel",
     rules=RULES,
     numbers=("flips", "batch_size", "data_share", "n_looks", "test_error"),
     shown=("flips", "batch_size", "data_share"),

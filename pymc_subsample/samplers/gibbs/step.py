@@ -18,10 +18,10 @@ from pymc_subsample.compiled.functions import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.model import TallModelError
-from pymc_subsample.model.touching import Touching, check_touching, touching_rows
 from pymc_subsample.samplers.gibbs import kernel as kernel
 from pymc_subsample.samplers.gibbs.checks import check_updates, conditional_errors, memory
 from pymc_subsample.samplers.gibbs.sampler import AUSTERITY_GIBBS
+from pymc_subsample.samplers.gibbs.touching import Touching, check_touching, touching_rows
 from pymc_subsample.samplers.minibatch.acceptance import Criterion
 from pymc_subsample.samplers.minibatch.decisions import austerity
 from pymc_subsample.samplers.minibatch.evidence import DECIDE
@@ -34,7 +34,7 @@ TEST = Compiled(austerity.decide, DECIDE, None)
 # Without control variates no row is anchored.
 _FUNCTIONS = tuple(name if name != "anchor" else None for name in kernel.FUNCTIONS)
 _SCANS = ("random", "fixed")
-_BATCH = 500
+_BATCH = 500  # As `AusterityMH` begins with.
 # Decisions per update that the check of a chain looks at, and how many updates.
 _DECISIONS, _UPDATES = 1_000, 32
 
@@ -82,7 +82,9 @@ def _statistics(step: "AusterityGibbs", infos: dict[str, np.ndarray]) -> dict[st
 def settings(step: "AusterityGibbs") -> np.ndarray:
     """Return the numbers of the test for the next draw."""
     level = _level(step)
-    return np.array(austerity.Settings(step.batch_size if level > 0 else step.n_rows, level))
+    return np.array(
+        austerity.AusteritySettings(step.batch_size if level > 0 else step.n_rows, level)
+    )
 
 
 def _transitions(
@@ -93,7 +95,7 @@ def _transitions(
     _sweeps(
         address_of(step.rng), address_of(step.row_rng), step.compiled, step.center,
         Criterion(TEST.address, settings(step)),
-        kernel.Touching(
+        kernel.TouchingArrays(
             step.active, touching.start, touching.rows, touching.unknown is not None,
             step.scan == "random",
         ),

@@ -15,7 +15,7 @@ from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.expansion.factors import stretched
 from pymc_subsample.expansion.reference import summed
-from pymc_subsample.samplers.gradients import estimate as gradients
+from pymc_subsample.samplers.gradients import gradient_estimates as gradients
 from pymc_subsample.samplers.gradients import kernel as langevin
 from pymc_subsample.samplers.gradients.checks import Dynamics, check_steps
 from pymc_subsample.samplers.gradients.clusters import clustered_order
@@ -167,7 +167,7 @@ def _integrate(
     # Tuning ends the preconditioner's moving average, in which the old has this share.
     averaging = parts.averaging if step.tune or not step.tuned else 1.0
     settings = np.array(
-        langevin.Settings(
+        langevin.DynamicsSettings(
             step.friction, step.temperature, averaging, parts.floor, parts.index_chain,
             parts.rule, parts.resample, step.done, step.hold,
             _MOST_DRIFT if step.near_reference else np.inf,

@@ -10,7 +10,7 @@ from pymc_subsample.diagnostics.scores import (
     covariance_of,
     moment_series,
 )
-from pymc_subsample.samplers.gradients.pilot import DrawnGradients
+from pymc_subsample.samplers.gradients.draw_gradients import DrawnGradients
 
 # Of a chain's measured errors, all directions together.
 ERROR_RATE = 0.001

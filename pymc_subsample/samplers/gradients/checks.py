@@ -8,7 +8,7 @@ from pymc_subsample.diagnostics import array_stats, checks
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
 from pymc_subsample.diagnostics.edges import jumps_near, prior_of
-from pymc_subsample.diagnostics.overlooked import OVERLOOKED, check_overlooked
+from pymc_subsample.diagnostics.overlooked_rows import OVERLOOKED, check_overlooked
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.diagnostics.tails import TAIL
@@ -16,13 +16,13 @@ from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.curvature import MAX_DENSE
 from pymc_subsample.expansion.factors import Kind, kind, whiten
 from pymc_subsample.samplers.gradients.chain_moments import ERROR_RATE, from_start, moment_errors
-from pymc_subsample.samplers.gradients.integrators import Integrator
-from pymc_subsample.samplers.gradients.pilot import (
+from pymc_subsample.samplers.gradients.draw_gradients import (
     DrawnGradients,
     evaluated,
     least_curvature,
     least_mean_error,
 )
+from pymc_subsample.samplers.gradients.integrators import Integrator
 from pymc_subsample.samplers.gradients.stationary import sd_error, spectrum, variances
 
 SD_BOUND, MEAN_BOUND, _HEAT_BOUND = checks.STRETCH_BOUND, checks.SHIFT_BOUND, 0.1

@@ -13,8 +13,8 @@ from pymc_subsample.compiled.cache import kept
 from pymc_subsample.compiled.functions import GENERATOR, MATRIX, VECTOR, generator_at, inner
 from pymc_subsample.kernels.model import MODEL, SUMS
 from pymc_subsample.kernels.vectors import clear, copy, named
-from pymc_subsample.samplers.gradients.estimate import BATCHES as DRAWN
-from pymc_subsample.samplers.gradients.estimate import (
+from pymc_subsample.samplers.gradients.gradient_estimates import BATCHES as DRAWN
+from pymc_subsample.samplers.gradients.gradient_estimates import (
     batch_force,
     batch_noise,
     place,
@@ -37,10 +37,11 @@ _BOUND = 1e100
 # done : steps that have been taken before
 # hold : steps that a uniform batch serves
 # most : the drift ratio beyond which a step diverges
-Settings = namedtuple(
-    "Settings", "friction temperature averaging floor index_chain expected resample done hold most"
+DynamicsSettings = namedtuple(
+    "DynamicsSettings",
+    "friction temperature averaging floor index_chain expected resample done hold most",
 )
-_settings = named(Settings)
+_settings = named(DynamicsSettings)
 
 # Results of a run of steps, by position: counts, but for the temperature, which is a mean.
 # Divergences are steps whose force outweighs their noise, or that lead to no number.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pymc_subsample.chain import arguments
-from pymc_subsample.samplers.gradients import estimate as gradients
+from pymc_subsample.samplers.gradients import gradient_estimates as gradients
 from pymc_subsample.samplers.gradients import kernel as langevin
 from pymc_subsample.samplers.gradients.integrators import INTEGRATORS, Integrator
 

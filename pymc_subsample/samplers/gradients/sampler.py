@@ -12,7 +12,6 @@ def _moving(name: str, number: int) -> Sampler:
         name=name,
         number=number,
         family="A stochastic-gradient sampler",
-        kernel="gradients.kernel",
         rules=RULES,
         numbers=(
             "batch_size", "data_share", "gradient_variance", "kinetic_temperature", "step_size",

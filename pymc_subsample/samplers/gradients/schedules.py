@@ -129,10 +129,10 @@ def _chosen(given: float | None, automatic: float) -> float:
     return automatic if given is None else given
 
 
-Schedule = Fixed | PolynomialDecay | Cyclical
+StepSizeSchedule = Fixed | PolynomialDecay | Cyclical
 
 
-def as_schedule(value: Any) -> Schedule:
+def as_schedule(value: Any) -> StepSizeSchedule:
     """Return the schedule of a step size: a number, "auto" or a schedule."""
     if isinstance(value, PolynomialDecay | Cyclical):
         return value

@@ -5,7 +5,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from pymc_subsample.chain import arguments, finding
+from pymc_subsample.chain import arguments, finding_reference
 from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.modes import warn_of_modes
@@ -22,7 +22,7 @@ from pymc_subsample.samplers.gradients.step_size import Steps, find_step_size
 StepSize = float | str | PolynomialDecay | Cyclical
 
 _METRICS = ("curvature", "identity")
-_BATCH = 100
+_BATCH = 100  # As the other samplers on batches begin with.
 
 
 class SharedCore(SharedTransitions, total=False):
@@ -85,9 +85,8 @@ def set_up(
     step.control_variate_order = None if order is None else step.expansion.order
     step.batch_size = arguments.batch_size(batch_size, step.n_rows, _BATCH)
     step.friction, step.sampler_parts = parts.friction, f"{type(step).__name__} {parts}"
-    step.row_rng = step.rng.spawn(1)[0]
     if needed:
-        problem, found = finding.find(step)
+        problem, found = finding_reference.find(step)
         step.prepared = problem.possible(found)
     warn_of_modes(step)
     step.steps = Steps(np.nan, step.steps_per_batch or 1)

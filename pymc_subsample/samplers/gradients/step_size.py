@@ -14,7 +14,7 @@ from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.expansion.curvature import MAX_DENSE
 from pymc_subsample.expansion.factors import Kind, deviations, kind, scaled
 from pymc_subsample.expansion.quadratic import Quadratic
-from pymc_subsample.samplers.gradients import estimate as gradients
+from pymc_subsample.samplers.gradients import gradient_estimates as gradients
 from pymc_subsample.samplers.gradients.stationary import (
     autocorrelation_time,
     choose_step_size,

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pymc_subsample.chain.beside import Outgrown, OutgrownError, beside_all_rows
-from pymc_subsample.chain.calling import is_sampling
 from pymc_subsample.chain.ellipsoid import far_points
 from pymc_subsample.chain.guards import company
 from pymc_subsample.chain.integrating import each
 from pymc_subsample.chain.notices import Notice
+from pymc_subsample.chain.nuts_instead import Outgrown, OutgrownError, beside_all_rows
+from pymc_subsample.chain.pm_sample import is_sampling
 from pymc_subsample.chain.sizing import all_rows, choose_always, choose_subsample, sized
 from pymc_subsample.chain.tuning import settled
 from pymc_subsample.diagnostics.checks import amount, excess
@@ -108,10 +108,14 @@ def cover(step: "HMCECS") -> None:
     residuals = residuals_around(step.expansion, step.reference, step.tuning.noisiest(), far)
     given = step.given["subsample_size"]
     always, moments = choose_always(step.kind, residuals, step.temperature)
-    m, _ = choose_subsample(step.kind, moments, step.temperature, given, step.given["n_blocks"])
-    m = min(m, int(_MOST_GROWTH) * step.subsample_size)  # one draw may be anywhere
-    if m + len(always) > step.subsample_size + len(step.subsample.always):
-        _resize(step, m, always, moments)
+    subsample_size, _ = choose_subsample(
+        step.kind, moments, step.temperature, given, step.given["n_blocks"]
+    )
+    subsample_size = min(
+        subsample_size, int(_MOST_GROWTH) * step.subsample_size
+    )  # one draw may be anywhere
+    if subsample_size + len(always) > step.subsample_size + len(step.subsample.always):
+        _resize(step, subsample_size, always, moments)
 
 
 def _read_all(step: "HMCECS") -> None:
@@ -151,20 +155,22 @@ def enlarge(step: "HMCECS", ratio: float) -> None:
         _resize(step, wanted, step.subsample.always, step.moments)
 
 
-def _resize(step: "HMCECS", m: int, always: np.ndarray, moments: ResidualMoments) -> None:
+def _resize(
+    step: "HMCECS", subsample_size: int, always: np.ndarray, moments: ResidualMoments
+) -> None:
     """Take m rows beside those that are read always; all rows if that is as many."""
     blocks, temperature = step.given["n_blocks"], step.temperature
-    if step.kind == PERTURBED and m + len(always) >= step.n_rows:
+    if step.kind == PERTURBED and subsample_size + len(always) >= step.n_rows:
         _take(step, *all_rows(step.kind, step.n_rows, temperature, blocks))
     else:
-        size = choose_subsample(step.kind, moments, temperature, m, blocks)
+        size = choose_subsample(step.kind, moments, temperature, subsample_size, blocks)
         _take(step, always, moments, *size)
 
 
 def _take(
-    step: "HMCECS", always: np.ndarray, moments: ResidualMoments, m: int, n_blocks: int
+    step: "HMCECS", always: np.ndarray, moments: ResidualMoments, subsample_size: int, n_blocks: int
 ) -> None:
-    step.moments, step.subsample_size, step.n_blocks = moments, m, n_blocks
+    step.moments, step.subsample_size, step.n_blocks = moments, subsample_size, n_blocks
     step.subsample = Subsample(step.kind, step.subsample_size, step.n_blocks, always)
     forget(step)
 

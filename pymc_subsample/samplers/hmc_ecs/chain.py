@@ -23,13 +23,12 @@ from pymc_subsample.kernels.estimates import (
     FUNCTIONS,
     PERTURBED,
     PRODUCT_FUNCTIONS,
-    Estimate,
+    SubsampleEstimate,
 )
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.samplers.hmc_ecs.adaptation import Pace, adapt, forget
 from pymc_subsample.samplers.hmc_ecs.checks import Estimates, check_hmc
-from pymc_subsample.samplers.hmc_ecs.kernel import INFO, transitions
-from pymc_subsample.samplers.hmc_ecs.kernel import Subsample as Drawn
+from pymc_subsample.samplers.hmc_ecs.kernel import INFO, SubsampleArrays, transitions
 from pymc_subsample.samplers.hmc_ecs.subsample import Subsample, SubsampleState
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def _transitions(
     others = step.n_rows - len(sample.always)
     transitions(step.kind, DYNAMICS[step.kernel])(
         address_of(step.rng), step.compiled, reference.sums(step.control_variate_order),
-        Estimate(
+        SubsampleEstimate(
             others / (rows * step.temperature), _setting(step), float(sample.products),
             reference.theta, radius(len(step.active)), sample.exact, 1.0 / step.temperature,
         ),
@@ -116,7 +115,7 @@ def _transitions(
             step.active, step.tuning.factor, step.step_size,
             float(step.max_treedepth) if step.kernel == "nuts" else extent,
         ),
-        Drawn(sample.index, sample.rows, sample.counts, sample.group),
+        SubsampleArrays(sample.index, sample.rows, sample.counts, sample.group),
         fresh, thetas, infos,
     )  # fmt: skip
     sample.group = (sample.group + refreshes) % sample.n_groups

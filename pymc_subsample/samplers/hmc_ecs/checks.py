@@ -39,7 +39,7 @@ from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.block_poisson import log_variance
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND, ResidualMoments
 from pymc_subsample.expansion.factors import whiten
-from pymc_subsample.expansion.ranges import ELSE, exact_step
+from pymc_subsample.expansion.predictor_ranges import ELSE, exact_step
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
@@ -159,7 +159,12 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
     was found, and a chain without tuning, only together with them.
     """
     record.fold()
-    expansion, reference, active, m = by.expansion, by.reference, by.active, by.subsample_size
+    expansion, reference, active, subsample_size = (
+        by.expansion,
+        by.reference,
+        by.active,
+        by.subsample_size,
+    )
     n, size, signed = record.done, len(active), by.kind == BLOCK_POISSON
     thetas, noise, shares = record.weighted()
     z = record.standardise(thetas, active)
@@ -168,16 +173,20 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
 
     def look(errors: DrawErrors) -> tuple[float, Perturbation]:
         if signed:
-            products = m / MINIBATCH
+            products = subsample_size / MINIBATCH
             return errors.average(partial(_noise_of_products, products)), Perturbation(0, 0, 0, 0)
         return errors.average(_noise), perturbation(errors.weights(), shares, z)
 
-    found = errors_by_few(expansion, reference, thetas, shares, m, by.temperature, by.always)
+    found = errors_by_few(
+        expansion, reference, thetas, shares, subsample_size, by.temperature, by.always
+    )
     variance, off = look(found)
     if expansion.n_rows > FEW:
         far = whiten(by.factor, (np.array(record.kept) - reference.theta)[:, active].T)
-        noisy = np.max(by.predicted.variance(m, by.temperature))
-        biased = 0.0 if signed else np.max(by.predicted.perturbation(m, by.temperature))
+        noisy = np.max(by.predicted.variance(subsample_size, by.temperature))
+        biased = (
+            0.0 if signed else np.max(by.predicted.perturbation(subsample_size, by.temperature))
+        )
         clear = (
             variance < VARIANCE_BOUND / 2
             and excess(off.seen_shift, off.seen_stretch) < 0.5
@@ -186,13 +195,13 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
             and np.max(np.mean(far**2, axis=1)) < _PREDICTED
         )
         found = errors_by_all(
-            expansion, reference, thetas, shares, noise, z, m, by.temperature, by.always,
-            sampled=0 if clear else SAMPLED,
+            expansion, reference, thetas, shares, noise, z, subsample_size, by.temperature,
+            by.always, sampled=0 if clear else SAMPLED,
         )  # fmt: skip
         variance, off = look(found)
     largest = expansion.n_rows // MINIBATCH * MINIBATCH if signed else expansion.n_rows
-    more_rows = m < largest
-    left = partial(remedies, m, largest, expansion.raisable, by.given_reference)
+    more_rows = subsample_size < largest
+    left = partial(remedies, subsample_size, largest, expansion.raisable, by.given_reference)
     off_by = excess(off.shift, off.stretch)
     look_at = "look for outlying rows and small groups"
     doubtful = record.negative > 0 if signed else not off_by <= 1
@@ -204,7 +213,7 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
     advice = left(float(np.max(times)))
     checks = [
         _noise_check(noisy, often, sentence(advice)),
-        _refresh_check(record, more_rows, by.n_blocks < m),
+        _refresh_check(record, more_rows, by.n_blocks < subsample_size),
         *(
             [
                 *_sign_checks(record, more_rows, exact),

@@ -39,13 +39,13 @@ SUBSET, VARIANCE, POSTERIOR, MOVED, REFRESHED, SIGN = range(len(COUNTED), len(IN
 # The subsample: row numbers, array (m,) or (G x capacity,), group by group; packed, anchored rows,
 # array (C, m) or (G, C x capacity); factors per group, one in each for the perturbed estimate; and
 # which group is refreshed first: the next transition takes the next one.
-Subsample = namedtuple("Subsample", "index rows counts group")
+SubsampleArrays = namedtuple("SubsampleArrays", "index rows counts group")
 # Numbers of proposed rows, and where among them those of each of k refreshes start, array (k + 1,).
 Fresh = namedtuple("Fresh", "index start")
 
 _SIGNATURE = types.void(
     GENERATOR, MODEL, SUMS, ESTIMATE, MOVES,
-    types.NamedTuple([INDEX, MATRIX, INDEX, types.int64], Subsample),
+    types.NamedTuple([INDEX, MATRIX, INDEX, types.int64], SubsampleArrays),
     types.NamedTuple([INDEX, INDEX], Fresh), MATRIX, MATRIX,
 )  # fmt: skip
 
@@ -117,7 +117,7 @@ def transitions(estimator, dynamics):
         for i in range(n):
             if i > 0:
                 copy(thetas[i - 1], thetas[i])
-            now = Subsample(index, rows, counts, (group + i * k) % n_groups)
+            now = SubsampleArrays(index, rows, counts, (group + i * k) % n_groups)
             part = Fresh(fresh.index, fresh.start[i * k : (i + 1) * k + 1])
             draw(rng, target, given, moves, now, part, thetas[i], infos[i], phi, d, grad)
 

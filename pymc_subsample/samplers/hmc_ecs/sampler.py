@@ -9,18 +9,16 @@ from pymc_subsample.samplers.hmc_ecs.checks import RULES
 
 
 def _foreseen(step: Any) -> dict[str, float]:
-    moments, m = step.moments, step.subsample_size
+    moments, subsample_size = step.moments, step.subsample_size
     return {
-        "loglik_variance": float(np.max(moments.variance(m))),
-        "perturbation": float(np.max(moments.perturbation(m))),
+        "loglik_variance": float(np.max(moments.variance(subsample_size))),
+        "perturbation": float(np.max(moments.perturbation(subsample_size))),
     }
 
 
 HMCECS = Sampler(
     name="HMCECS",
     number=1,
-    family="HMCECS",
-    kernel="hmc_ecs.kernel",
     rules=RULES,
     numbers=(
         "acceptance_rate", "accepted", "data_share", "energy", "energy_error",

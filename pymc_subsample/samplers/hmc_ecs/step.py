@@ -6,12 +6,12 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from pymc_subsample.chain import arguments, finding
-from pymc_subsample.chain.beside import Beside, beside_all_rows
+from pymc_subsample.chain import arguments, finding_reference
 from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import each, sampled
 from pymc_subsample.chain.modes import warn_of_modes
+from pymc_subsample.chain.nuts_instead import Beside, beside_all_rows
 from pymc_subsample.chain.signatures import SharedContinuous
 from pymc_subsample.chain.sizing import Choice, check_blocks, choose, predicted_variance
 from pymc_subsample.chain.tuning import Tuning
@@ -43,8 +43,8 @@ _QUARTER = np.pi / 2
 
 def _report(step: "HMCECS") -> None:
     """Log what the set-up chose, and warn of what it could not achieve."""
-    m, n = step.subsample_size, step.n_rows
-    variance = predicted_variance(step.kind, step.moments, m, step.temperature)
+    subsample_size, n = step.subsample_size, step.n_rows
+    variance = predicted_variance(step.kind, step.moments, subsample_size, step.temperature)
     path = "linear predictors" if step.expansion.linear else "general path"
     if (limited := step.expansion.limited) is not None:
         path += f", control variates of order {step.control_variate_order}: {limited}"
@@ -58,8 +58,9 @@ def _report(step: "HMCECS") -> None:
             f"takes all of them{beside.said}."
         )
     subsample = (
-        f"subsample of {'about ' * (step.kind == BLOCK_POISSON)}{m:,} {each(step)} "
-        f"({m / n:.2%}) in {blocks}{also(step)}{' to start with' if may_change else ''}; "
+        f"subsample of {'about ' * (step.kind == BLOCK_POISSON)}{subsample_size:,} {each(step)} "
+        f"({subsample_size / n:.2%}) in {blocks}{also(step)}"
+        f"{' to start with' if may_change else ''}; "
         f"predicted variance of the log-likelihood estimate {amount(variance)}"
     )
     if step.exact:
@@ -68,20 +69,28 @@ def _report(step: "HMCECS") -> None:
             f"no subsample is large enough{why}: all {each(step)} are read, without approximation"
         )
     _log.info(f"HMCECS: {sampled(step)} ({path}); {subsample}{beside.said}")
-    few = min(FEWEST_BLOCKS, m // MINIBATCH if step.kind == BLOCK_POISSON else m)
+    parts = subsample_size // MINIBATCH if step.kind == BLOCK_POISSON else subsample_size
+    few = min(FEWEST_BLOCKS, parts)
     if step.given["n_blocks"] is None and step.n_blocks < few:
-        near = min(round(m / 10), n // 10) * 10
+        near = min(round(subsample_size / 10), n // 10) * 10
         _log.info(
-            f"HMCECS: subsample_size={m} has no divisor from {FEWEST_BLOCKS} to {MOST_BLOCKS}, "
-            f"so {m // step.n_blocks} {each(step)} are refreshed at once, which is accepted less "
-            f"often. subsample_size={near} divides well."
+            f"HMCECS: subsample_size={subsample_size} has no divisor from {FEWEST_BLOCKS} to "
+            f"{MOST_BLOCKS}, so {subsample_size // step.n_blocks} {each(step)} are refreshed at "
+            f"once, which is accepted less often. subsample_size={near} divides well."
         )
     warn_of_modes(step)
     if not variance <= VARIANCE_BOUND:
         _log.warning(
             f"HMCECS: the log-likelihood estimate is predicted to be too noisy, with a "
             f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). "
-            + sentence(remedies(m, step.largest, step.expansion.raisable, step.given["reference"]))
+            + sentence(
+                remedies(
+                    subsample_size,
+                    step.largest,
+                    step.expansion.raisable,
+                    step.given["reference"],
+                )
+            )
         )
 
 
@@ -241,9 +250,9 @@ class HMCECS(ChainStep):
         self.path_length = arguments.between("path_length", length, 0.0, np.inf)
         self.temperature = arguments.temperature(temperature)
         self.transitions_per_draw = arguments.transitions(transitions_per_draw)
-        m = arguments.count("subsample_size", subsample_size, auto=True, smallest=2)
-        blocks = arguments.count("n_blocks", n_blocks, m, "rows of the subsample", auto=True)
-        check_blocks(self.kind, m, blocks)
+        given = arguments.count("subsample_size", subsample_size, auto=True, smallest=2)
+        blocks = arguments.count("n_blocks", n_blocks, given, "rows of the subsample", auto=True)
+        check_blocks(self.kind, given, blocks)
         super().__init__(vars, **above)
         attach(self, order)
         self.control_variate_order = self.expansion.order
@@ -252,16 +261,15 @@ class HMCECS(ChainStep):
             kernel = "nuts" if curved else "hmc"
         self.kernel = kernel
         transitions(self.kind, DYNAMICS[kernel])  # compiled once, before chains begin
-        arguments.count("subsample_size", m or 1, self.n_rows)
+        arguments.count("subsample_size", given or 1, self.n_rows)
         arguments.count("n_blocks", blocks or 1, self.n_rows)
         self.given = {
             "reference": self.given_reference is not None,
-            "subsample_size": m,
+            "subsample_size": given,
             "n_blocks": blocks,
         }
-        found = finding.find(self, temperature=self.temperature, kind=self.kind)
-        self.prepared = choose(*found, m, blocks)
-        self.row_rng = self.rng.spawn(1)[0]
+        found = finding_reference.find(self, temperature=self.temperature, kind=self.kind)
+        self.prepared = choose(*found, given, blocks)
         self.begin(tune=0, draws=0)
         _report(self)
 

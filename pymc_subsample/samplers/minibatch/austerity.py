@@ -23,7 +23,7 @@ def _level(step: Any) -> float:
 
 
 def _settings(step: Any) -> np.ndarray:
-    return np.array(austerity.Settings(step.batch_size, _level(step)))
+    return np.array(austerity.AusteritySettings(step.batch_size, _level(step)))
 
 
 def _cause(step: Any) -> str:

@@ -7,12 +7,12 @@ import numpy as np
 
 from pymc_subsample.chain import arguments
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.moves import Aims
 from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.samplers.minibatch.correction import DEFAULT_SIGMA, barker_correction
 from pymc_subsample.samplers.minibatch.decision_errors import barker as barker_test
 from pymc_subsample.samplers.minibatch.decisions import barker
 from pymc_subsample.samplers.minibatch.evidence import DECIDE
-from pymc_subsample.samplers.minibatch.moves import Aims
 from pymc_subsample.samplers.minibatch.sampler import MINIBATCH_BARKER_MH
 from pymc_subsample.samplers.minibatch.step import METHOD, Decision, SharedMH, set_up
 
@@ -29,7 +29,7 @@ def _remedies(step: Any) -> list[str]:
 
 
 def _settings(step: Any) -> np.ndarray:
-    numbers = barker.Settings(
+    numbers = barker.BarkerSettings(
         step.batch_size, step.max_error, step.sigma, step.floor, len(step.table) // 2
     )
     return np.concatenate([numbers, step.table])

@@ -3,19 +3,21 @@
 import numpy as np
 
 from pymc_subsample.diagnostics.checks import (
+    ACCEPTED,
     MODES,
     STRETCH_BOUND,
     TEMPERATURE,
     Check,
     Rule,
     amount,
+    check_accepted,
     check_temperature,
     sentence,
 )
-from pymc_subsample.diagnostics.overlooked import OVERLOOKED
+from pymc_subsample.diagnostics.overlooked_rows import OVERLOOKED
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.diagnostics.tails import TAIL
-from pymc_subsample.expansion.ranges import ELSE
+from pymc_subsample.expansion.predictor_ranges import ELSE
 from pymc_subsample.samplers.minibatch.decision_errors import AcceptanceErrors
 
 # Of an acceptance probability.
@@ -36,15 +38,6 @@ SHARE = Rule(
     "Use control_variate_order=2, smaller proposals, or another sampler (HMCECS, pm.NUTS).",
     severity="warn",
     besides="Asked for only of tests that may stop early: this one was told to read all rows.",
-)
-ACCEPTED = Rule(
-    "accepted",
-    "accepted proposals",
-    0.01,
-    "Use smaller proposals, or increase tune.",
-    severity="warn",
-    at_least=True,
-    mean_of="accepted",
 )
 BOUND = Rule(
     "bound",
@@ -101,16 +94,6 @@ def check_moves(
         check_accepted(record),
         check_temperature(temperature),
     ]
-
-
-def check_accepted(record: MoveRecord) -> Check:
-    """Say so where next to nothing is accepted."""
-    accepted = record.accepted / max(record.done, 1)
-    return ACCEPTED.check(
-        accepted,
-        f"Only {accepted:.1%} of the proposals were accepted (should be at least "
-        f"{ACCEPTED.bound:.0%}). {ACCEPTED.remedy}",
-    )
 
 
 def _bound_check(beyond: float) -> Check:

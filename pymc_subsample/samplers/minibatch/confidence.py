@@ -8,13 +8,13 @@ import numpy as np
 
 from pymc_subsample.chain import arguments
 from pymc_subsample.chain.engine import ChainStep
+from pymc_subsample.chain.proposals import Langevin
 from pymc_subsample.compiled.functions import Compiled
-from pymc_subsample.expansion.ranges import everywhere, nearby
+from pymc_subsample.expansion.predictor_ranges import everywhere, nearby
 from pymc_subsample.samplers.minibatch import largest_term as bounds
 from pymc_subsample.samplers.minibatch.decision_errors import Proposed
 from pymc_subsample.samplers.minibatch.decisions import confidence
 from pymc_subsample.samplers.minibatch.evidence import DECIDE
-from pymc_subsample.samplers.minibatch.proposals import Langevin
 from pymc_subsample.samplers.minibatch.sampler import CONFIDENCE_MH
 from pymc_subsample.samplers.minibatch.step import (
     METHOD,
@@ -79,20 +79,20 @@ def _remedies(step: Any) -> list[str]:
 def _settings(step: Any) -> np.ndarray:
     inequality = confidence.INEQUALITIES.index(step.inequality)
     return np.array(
-        confidence.Settings(step.batch_size, step.delta, step.p, step.gamma, inequality)
+        confidence.ConfidenceSettings(step.batch_size, step.delta, step.p, step.gamma, inequality)
     )
 
 
-def row_bound(step: Any, theta: np.ndarray, given: np.ndarray) -> bounds.Bound:
+def row_bound(step: Any, theta: np.ndarray, given: np.ndarray) -> bounds.TermBound:
     """Say where the bound of a proposal comes from."""
     if callable(step.bound):
-        return bounds.Bound(bounds.GIVEN_BOUND, given_bound(step, theta, given), _NO_TABLE)
+        return bounds.TermBound(bounds.GIVEN_BOUND, given_bound(step, theta, given), _NO_TABLE)
     if step.linear is not None:
-        return bounds.Bound(bounds.LINEAR_BOUND, *_anywhere(step))
+        return bounds.TermBound(bounds.LINEAR_BOUND, *_anywhere(step))
     local = local_bounds(step)
     if local is not None:
-        return bounds.Bound(bounds.LOCAL_BOUND, np.inf, local)
-    return bounds.Bound(bounds.FULL_BOUND, np.inf, _NO_TABLE)
+        return bounds.TermBound(bounds.LOCAL_BOUND, np.inf, local)
+    return bounds.TermBound(bounds.FULL_BOUND, np.inf, _NO_TABLE)
 
 
 def given_bound(step: Any, theta: np.ndarray, new_theta: np.ndarray) -> float:

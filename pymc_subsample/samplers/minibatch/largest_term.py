@@ -13,8 +13,8 @@ GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND, LOCAL_BOUND = range(4)
 
 # What the bound is: `slope` itself (infinite where a test needs none), `linear_bound` with `slope`
 # and `table`, none, or `local_bound` with `table`.
-Bound = namedtuple("Bound", "kind slope table")
-BOUND = types.NamedTuple([types.int64, SCALAR, MATRIX], Bound)
+TermBound = namedtuple("TermBound", "kind slope table")
+BOUND = types.NamedTuple([types.int64, SCALAR, MATRIX], TermBound)
 
 
 @inner
@@ -67,7 +67,7 @@ def local_bound(phi, new_phi, center, order, weight, table):
 
     `table` holds, below its factor of a metric, radii in increasing order and beside each of them
     the largest remainder of a row within it over the distance to the power of order + 1; see
-    `expansion.ranges`.
+    `expansion.predictor_ranges`.
     """
     size, power = phi.shape[0], order + 1
     near, far = distance(phi, center, table), distance(new_phi, center, table)
@@ -79,7 +79,7 @@ def local_bound(phi, new_phi, center, order, weight, table):
 
 @inner
 def largest_term(bound, phi, new_phi, center, order, weight):
-    """Bound |y| over all rows by a `Bound`; infinite where that takes a pass over them.
+    """Bound |y| over all rows by a `TermBound`; infinite where that takes a pass over them.
 
     The others are as `acceptance.Reader` has them.
     """

@@ -12,7 +12,6 @@ def deciding(
         name=name,
         number=number,
         family="MinibatchBarkerMH, AusterityMH or ConfidenceMH",
-        kernel="minibatch.kernel",
         rules=RULES,
         numbers=(
             "accepted", "acceptance_rate", "batch_size", "n_looks", error, "loglik_ratio_variance",

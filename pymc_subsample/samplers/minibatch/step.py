@@ -9,26 +9,32 @@ from typing import Any, Unpack
 import numpy as np
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain import arguments, finding
+from pymc_subsample.chain import arguments, finding_reference, moves
 from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.ellipsoid import far_points
 from pymc_subsample.chain.guards import row_numbers
-from pymc_subsample.chain.method import Method, require_parts
+from pymc_subsample.chain.method import require_parts
 from pymc_subsample.chain.modes import warn_of_modes
+from pymc_subsample.chain.moves import (
+    Aims,
+    ProposingState,
+    SharedProposing,
+    by_langevin,
+)
+from pymc_subsample.chain.proposals import require_size
 from pymc_subsample.chain.signatures import shares
 from pymc_subsample.chain.sizing import Choice, choose, choose_always
 from pymc_subsample.compiled.functions import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check, amount, sentence
-from pymc_subsample.diagnostics.overlooked import check_overlooked
+from pymc_subsample.diagnostics.overlooked_rows import check_overlooked
 from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
-from pymc_subsample.expansion.ranges import exact_step
+from pymc_subsample.expansion.predictor_ranges import exact_step
 from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.kernels.proposals import Proposing
 from pymc_subsample.model import TallModelError
 from pymc_subsample.samplers.minibatch import kernel as kernel
-from pymc_subsample.samplers.minibatch import moves
 from pymc_subsample.samplers.minibatch.acceptance import Criterion
 from pymc_subsample.samplers.minibatch.checks import check_moves
 from pymc_subsample.samplers.minibatch.decision_errors import (
@@ -38,14 +44,7 @@ from pymc_subsample.samplers.minibatch.decision_errors import (
     metropolis,
 )
 from pymc_subsample.samplers.minibatch.kernel import INFO, transitions
-from pymc_subsample.samplers.minibatch.largest_term import GIVEN_BOUND, Bound
-from pymc_subsample.samplers.minibatch.moves import (
-    Aims,
-    ProposingState,
-    SharedProposing,
-    by_langevin,
-)
-from pymc_subsample.samplers.minibatch.proposals import require_size
+from pymc_subsample.samplers.minibatch.largest_term import GIVEN_BOUND, TermBound
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -96,8 +95,8 @@ class Decision:
     asks: Callable[[Any], bool] = lambda step: False
     # ``bound(step, theta, given)`` returns where bounds of the rows' terms come from, for tests
     # that need them, and ``bounded(step, proposed)`` a proposal with its bound.
-    bound: Callable[[Any, np.ndarray, np.ndarray], Bound] = lambda step, theta, given: Bound(
-        GIVEN_BOUND, np.inf, np.zeros((0, 0))
+    bound: Callable[[Any, np.ndarray, np.ndarray], TermBound] = lambda step, theta, given: (
+        TermBound(GIVEN_BOUND, np.inf, np.zeros((0, 0)))
     )
     bounded: Callable[[Any, Proposed], Proposed] = lambda step, proposed: proposed
     # ``conclude(step, errors)`` says what is known of a chain that passed its checks.
@@ -151,7 +150,6 @@ def set_up(
     step.control_variate_order = None if order is None else step.expansion.order
     step.batch_size = arguments.batch_size(batch_size, step.n_rows, step.decision.batch_size)
     require_size(step.proposal, len(step.active), step.n_rows)
-    step.row_rng = step.rng.spawn(1)[0]
     step.prepared = _prepare(step)
     warn_of_modes(step)
     step.begin(tune=0, draws=0)
@@ -160,7 +158,7 @@ def set_up(
 def _prepare(step: Any) -> Choice | None:
     if step.control_variate_order is None:
         return None
-    found = finding.find(step, temperature=step.temperature)
+    found = finding_reference.find(step, temperature=step.temperature)
     prepared = choose(*found, step.batch_size)
     variance = float(np.max(prepared.moments.variance(step.n_rows, step.temperature)))
     if variance > VARIANCE_BOUND and step.batch_size < step.n_rows:
@@ -207,10 +205,6 @@ def _steady(step: Any) -> bool:
     return not _one_by_one(step) and not step.decision.changes(step)
 
 
-def _made(step: Any, theta: np.ndarray, size: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    return moves.made(step, theta, size, _run, moves.together, _one_by_one(step))
-
-
 def _run(
     step: Any, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
 ) -> dict[str, np.ndarray]:
@@ -231,10 +225,6 @@ def _run(
         population, thetas, k, infos,
     )  # fmt: skip
     return dict(zip(INFO, infos.T, strict=True))
-
-
-def _adapt(step: Any, theta: np.ndarray, info: dict[str, float]) -> None:
-    moves.adapted(step, theta, info, recentre)
 
 
 def recentre(step: Any, theta: np.ndarray) -> None:
@@ -337,10 +327,9 @@ def _measured_errors(step: Any) -> AcceptanceErrors:
     )
 
 
-METHOD = Method(
-    state=MinibatchMHState, functions=_functions, begin=_begin, enter=moves.entered,
-    transitions=_made, statistics=_statistics, adapt=_adapt, watch=_watch, check=_check,
-    steady=_steady, by_gradients=by_langevin,
+METHOD = moves.method(
+    _run, one_by_one=_one_by_one, recentre=recentre, state=MinibatchMHState, functions=_functions,
+    begin=_begin, statistics=_statistics, watch=_watch, check=_check, steady=_steady,
     without_gradient="Use control_variate_order=None, and a proposal without gradients.",
     connected=connected, anew=("permutation", "packed"),
 )  # fmt: skip

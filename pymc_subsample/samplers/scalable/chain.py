@@ -16,6 +16,8 @@ from pymc_subsample.bounds.thinning import (
 )
 from pymc_subsample.chain import starting
 from pymc_subsample.chain.method import Method, ReferredState, divergences, of_order
+from pymc_subsample.chain.moves import given_factor, given_scale
+from pymc_subsample.chain.proposals import RandomWalk
 from pymc_subsample.chain.tuning import Tuning, TuningState, settled
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.diagnostics.checks import Check
@@ -24,15 +26,13 @@ from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.kernels.dynamics import Moves
 from pymc_subsample.model import TallModel, TallModelError
-from pymc_subsample.samplers.minibatch.moves import given_factor, given_scale
-from pymc_subsample.samplers.minibatch.proposals import RandomWalk
 from pymc_subsample.samplers.scalable.checks import ProposalRecord, check_proposals
 from pymc_subsample.samplers.scalable.kernel import (
     FACTORISED,
     INFO,
     MH_SS,
     PARAMETER_FUNCTIONS,
-    Decision,
+    RowDecision,
 )
 from pymc_subsample.samplers.scalable.kernel import transitions as compiled
 
@@ -140,7 +140,7 @@ def _transitions(
     compiled(step.dynamics)(
         address_of(step.rng), step.compiled, reference.sums(2),
         step.deciding.packed(reference), bounds.table,
-        Decision(form, float(step.intensity), 1.0 / step.temperature),
+        RowDecision(form, float(step.intensity), 1.0 / step.temperature),
         Moves(step.active, step.tuning.factor, step.step_size, extent),
         step.surrogate_transitions, step.transitions_per_draw, thetas, infos,
     )  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 
 from pymc_subsample.bounds.remainders import RowBounds, bound_rows
 from pymc_subsample.bounds.thinning import DRAW, EXACT, GRADIENTS, gradient_time
-from pymc_subsample.chain.all_rows import (
+from pymc_subsample.chain.nuts_cost import (
     DRAWS,
     FEW_GRADIENTS,
     SAVED_SECONDS,

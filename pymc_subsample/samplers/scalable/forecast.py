@@ -18,7 +18,7 @@ from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
 
 _TWENTYFOLD = math.log(20.0)
-_ROUNDING, _TINY = 1e-9, 1e-300
+_ROUNDING, _TINY = 1e-9, 1e-300  # Of bounds that are met exactly, and what divides nothing by zero.
 # Rows that a surrogate reads at most, and how many numbers of them are tried.
 _MOST, _TRIED = 4096, 40
 # By how much effective proposals must become faster.

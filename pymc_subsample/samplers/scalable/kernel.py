@@ -60,8 +60,8 @@ _functions = functions((*PARAMETER_FUNCTIONS, *ROW_FUNCTIONS))
 FACTORISED, MH_SS = 0, 1
 
 # How rows decide: `FACTORISED` or `MH_SS`, kappa and 1 / T.
-Decision = namedtuple("Decision", "form intensity unit")
-DECISION = types.NamedTuple([types.int64, SCALAR, SCALAR], Decision)
+RowDecision = namedtuple("RowDecision", "form intensity unit")
+DECISION = types.NamedTuple([types.int64, SCALAR, SCALAR], RowDecision)
 
 # Results of a run of transitions, by position: means over them, but for sums of counts and what is
 # that of the last.
@@ -132,7 +132,7 @@ DYNAMICS = {"hmc": trajectory, "nuts": tree, "random-walk": walk}
 
 
 # How rows are read.
-Reader = namedtuple("Reader", "anchor change gather columns center width unit")
+ThinnedReader = namedtuple("ThinnedReader", "anchor change gather columns center width unit")
 
 
 @inner
@@ -311,7 +311,9 @@ def transitions(dynamics):
         rng = generator_at(generator)
         forward, backward, difference, anchor, change, gather = _functions(model.functions)
         target = Surrogate(forward, backward, difference, sums, exact, rule.unit)
-        reader = Reader(anchor, change, gather, model.columns, sums.center, model.width, rule.unit)
+        reader = ThinnedReader(
+            anchor, change, gather, model.columns, sums.center, model.width, rule.unit
+        )
         for i in range(thetas.shape[0]):
             if i > 0:
                 copy(thetas[i - 1], thetas[i])

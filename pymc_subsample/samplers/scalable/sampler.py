@@ -22,8 +22,6 @@ def _unworthy(step: Any) -> str:
 SCALABLE_MH = Sampler(
     name="ScalableMH",
     number=2,
-    family="ScalableMH",
-    kernel="scalable.kernel",
     rules=RULES,
     numbers=(
         "acceptance_rate", "accepted", "data_share", "energy", "energy_error", "rows_accepted",

@@ -10,13 +10,21 @@ from pytensor.graph.traversal import toposort
 from pymc_subsample.bounds.remainders import BOUNDS, RowBounds
 from pymc_subsample.bounds.strata import UnboundedError
 from pymc_subsample.bounds.thinning import DRAW, GRADIENTS, better_acceptance
-from pymc_subsample.chain import arguments, finding
-from pymc_subsample.chain.beside import NO_SMALL_SHARE
+from pymc_subsample.chain import arguments, finding_reference
 from pymc_subsample.chain.connection import attach, connect
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import each, sampled
 from pymc_subsample.chain.modes import warn_of_modes
+from pymc_subsample.chain.moves import in_own_units
+from pymc_subsample.chain.nuts_instead import NO_SMALL_SHARE
 from pymc_subsample.chain.progress import doing
+from pymc_subsample.chain.proposals import (
+    AdaptiveMetropolis,
+    Langevin,
+    RandomWalk,
+    as_surrogate_proposal,
+    require_size,
+)
 from pymc_subsample.chain.setup import Preparation, Problem
 from pymc_subsample.chain.signatures import SharedContinuous
 from pymc_subsample.chain.sizing import instead_of_bounds
@@ -24,14 +32,6 @@ from pymc_subsample.chain.tuning import Tuning
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.model import TallModelError
-from pymc_subsample.samplers.minibatch.moves import in_own_units
-from pymc_subsample.samplers.minibatch.proposals import (
-    AdaptiveMetropolis,
-    Langevin,
-    RandomWalk,
-    as_surrogate_proposal,
-    require_size,
-)
 from pymc_subsample.samplers.scalable.chain import (
     ACCEPTANCE,
     LEFT,
@@ -48,7 +48,7 @@ from pymc_subsample.samplers.scalable.sampler import FEW_ACCEPTED, SCALABLE_MH
 
 _log = logging.getLogger("pymc.subsample")
 
-type Proposal = str | Langevin | AdaptiveMetropolis | RandomWalk
+type SurrogateProposal = str | Langevin | AdaptiveMetropolis | RandomWalk
 # Compiled dynamics, and the acceptance rates of many parameters and of one that step sizes are
 # tuned to.
 _MOVES = {
@@ -238,7 +238,7 @@ class ScalableMH(ChainStep):
         vars: Sequence | None = None,
         *,
         acceptance: str = "auto",
-        proposal: Proposal = "auto",
+        proposal: SurrogateProposal = "auto",
         surrogate_transitions: int | str = "auto",
         bound: str | float = "auto",
         intensity: float = 1.0,
@@ -279,7 +279,7 @@ class ScalableMH(ChainStep):
         usual = one if len(self.active) == 1 else many
         given = getattr(proposal, "target_accept", target_accept)
         self.target_accept = usual if given is None else given
-        problem, self.prepared = finding.find(self, temperature=self.temperature)
+        problem, self.prepared = finding_reference.find(self, temperature=self.temperature)
         with doing("bounding what the expansions leave of the rows"):
             self.deciding = Deciding(
                 self.expansion, self.active, self.bound, self.intensity, self.temperature,
@@ -312,4 +312,4 @@ def _as_hmc_ecs(
     yield problem, prepared
     if step.form.rescaled(step.tall, step.expansion, problem, prepared):
         connect(step)
-        yield finding.solved(step, step.temperature, PERTURBED)
+        yield finding_reference.solved(step, step.temperature, PERTURBED)

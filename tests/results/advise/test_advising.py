@@ -12,8 +12,8 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_subsample as pms
-from pymc_subsample.chain.all_rows import CUT, NutsTrial, quiet, smallest_ess
 from pymc_subsample.chain.notices import held_back
+from pymc_subsample.chain.nuts_cost import CUT, NutsTrial, quiet, smallest_ess
 from pymc_subsample.results.advise import decision, trials
 from pymc_subsample.results.advise.decision import AllRows
 from pymc_subsample.results.advise.pilot import Pilot, run_pilot

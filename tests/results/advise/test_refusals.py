@@ -12,7 +12,7 @@ from pymc.step_methods.compound import BlockedStep, Competence
 from steps_of_all_kinds import STEPS
 
 import pymc_subsample as pms
-from pymc_subsample.chain import ends
+from pymc_subsample.chain import end_of_chain
 from pymc_subsample.chain.sampler import STATISTIC
 from pymc_subsample.samplers.registry import SAMPLERS
 
@@ -174,7 +174,7 @@ def logistic(rng):
 def test_a_chain_without_tuning_says_where_it_started(given, where, caplog, monkeypatch):
     with rows_of(logistic), caplog.at_level(logging.WARNING):
         step = pms.HMCECS(path_length=40.0, target_accept=0.01)
-        monkeypatch.setattr(ends, "check_tails", lambda step: [])
+        monkeypatch.setattr(end_of_chain, "check_tails", lambda step: [])
         pm.sample(20, tune=0, chains=1, step=step, random_seed=1, **given, **QUIET)
     if "The chain was not tuned" in caplog.text:
         assert f"it started {where} and its step size" in caplog.text

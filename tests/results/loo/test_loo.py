@@ -19,7 +19,7 @@ from scipy.stats import chi2, norm
 import pymc_subsample as pms
 from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.drift import directions, drift_of
-from pymc_subsample.diagnostics.thinned import to_theta
+from pymc_subsample.diagnostics.reading_draws import to_theta
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel
 from pymc_subsample.results.loo import doubts, estimate

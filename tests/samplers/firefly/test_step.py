@@ -22,12 +22,12 @@ from scipy.stats import t as student
 import pymc_subsample as pms
 from pymc_subsample.bounds import lower_bounds
 from pymc_subsample.bounds.lower_bounds import bounded_expansion
+from pymc_subsample.chain import moves
+from pymc_subsample.chain.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.kernels.proposals import GIVEN
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.firefly import step as firefly
 from pymc_subsample.samplers.firefly.kernel import log_excess
-from pymc_subsample.samplers.minibatch import moves
-from pymc_subsample.samplers.minibatch.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 
 SLOW = pytest.mark.slow
 # Error rate of a test.

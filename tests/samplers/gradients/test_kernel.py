@@ -12,7 +12,7 @@ from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.reference import no_sums, reference_at
 from pymc_subsample.model import TallModel
-from pymc_subsample.samplers.gradients.estimate import (
+from pymc_subsample.samplers.gradients.gradient_estimates import (
     FUNCTIONS,
     STRATIFIED,
     UNIFORM,

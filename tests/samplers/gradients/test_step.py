@@ -23,7 +23,7 @@ from pymc_subsample.expansion import Expansion, expand
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.gradients import checks as stochastic
 from pymc_subsample.samplers.gradients import clusters
-from pymc_subsample.samplers.gradients import pilot as pilots
+from pymc_subsample.samplers.gradients import draw_gradients as pilots
 from pymc_subsample.samplers.gradients.chain_moments import from_start
 from pymc_subsample.samplers.gradients.checks import RULES
 from pymc_subsample.samplers.gradients.stationary import rescaled

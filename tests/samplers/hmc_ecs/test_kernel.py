@@ -18,17 +18,23 @@ from scipy.special import gammaln, logsumexp
 
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.expansion import expand
-from pymc_subsample.expansion.columns import Packer
 from pymc_subsample.expansion.curvature import covariance
 from pymc_subsample.expansion.factors import factor
+from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.expansion.quadratic import Quadratic
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.kernels.dynamics import Moves, trajectory, tree
-from pymc_subsample.kernels.estimates import FUNCTIONS, PERTURBED, Estimate, perturbed, target_at
+from pymc_subsample.kernels.estimates import (
+    FUNCTIONS,
+    PERTURBED,
+    SubsampleEstimate,
+    perturbed,
+    target_at,
+)
 from pymc_subsample.kernels.model import Surface
 from pymc_subsample.model import TallModel
 from pymc_subsample.rows.row_store import RowStore, drawn_without
-from pymc_subsample.samplers.hmc_ecs.kernel import INFO, Fresh, Subsample, transitions
+from pymc_subsample.samplers.hmc_ecs.kernel import INFO, Fresh, SubsampleArrays, transitions
 
 ERROR_RATE = 1e-5
 CHAINS = 8_000
@@ -131,14 +137,16 @@ class Sampler:
         info, ones = np.empty(len(INFO)), np.ones(self.n_blocks, dtype=np.int64)
         start = np.arange(len(fresh) + 1) * fresh.shape[1]
         transitions(PERTURBED, self.dynamics)(
-            address_of(rng), *self.parts(), Subsample(index, rows, ones, block),
+            address_of(rng), *self.parts(), SubsampleArrays(index, rows, ones, block),
             Fresh(fresh.ravel(), start), theta[None], info[None],
         )  # fmt: skip
         return dict(zip(INFO, info, strict=True))
 
     def parts(self):
         at = self.reference
-        given = Estimate(self.weight, self.correction, 0.0, at.theta, np.inf, self.exact, self.unit)
+        given = SubsampleEstimate(
+            self.weight, self.correction, 0.0, at.theta, np.inf, self.exact, self.unit
+        )
         moves = Moves(self.active, self.factor, self.step_size, float(self.extent))
         return self.ex.model(*FUNCTIONS), at.sums(self.ex.order), given, moves
 

@@ -18,7 +18,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 import pymc_subsample as pms
-from pymc_subsample.chain import all_rows, beside
+from pymc_subsample.chain import nuts_cost, nuts_instead
 from pymc_subsample.chain.tuning import Tuning
 from pymc_subsample.samplers.hmc_ecs import adaptation
 
@@ -351,30 +351,30 @@ def reported(model, caplog, **kwargs):
 def test_small_data_are_for_nuts_on_all_rows(model, caplog, monkeypatch):
     _, said = reported(model, caplog, subsample_size=150)
     assert said.endswith("pm.NUTS or nutpie on all rows may be faster")
-    monkeypatch.setattr(all_rows, "find_spec", lambda name: name)
+    monkeypatch.setattr(nuts_cost, "find_spec", lambda name: name)
     _, said = reported(model, caplog, subsample_size=160)
     assert re.search(r"reads 27% of the rows, and a gradient of all of them takes .* ms: try", said)
     assert said.endswith('try pm.sample(nuts_sampler="nutpie")')
-    monkeypatch.setattr(all_rows, "find_spec", lambda name: None)
+    monkeypatch.setattr(nuts_cost, "find_spec", lambda name: None)
     assert reported(model, caplog, subsample_size=160)[1].endswith("try pm.sample()")
 
 
 @pytest.mark.costly(cases=0)
 def test_nobody_waits_for_a_comparison_that_is_not_said(model, caplog, monkeypatch):
-    monkeypatch.setattr(beside, "compare", None)
+    monkeypatch.setattr(nuts_instead, "compare", None)
     reported(model, caplog, subsample_size=150)
     reported(model, caplog, subsample_size=300, vars=["a"])
     reported(model, caplog, subsample_size=300, temperature=2.0)
-    with all_rows.quiet():
+    with nuts_cost.quiet():
         pms.HMCECS(model=model, subsample_size=300)
 
 
 @pytest.mark.costly(cases=1)
 @pytest.mark.parametrize(("seconds", "verdict"), [(40, "HMCECS is"), (60, "Use pm.sample(")])
 def test_the_faster_sampler_is_named(model, caplog, monkeypatch, seconds, verdict):
-    found = all_rows.Comparison(0.006, seconds, 100.0, 8.2)
-    monkeypatch.setattr(beside, "compare", lambda *_: found)
-    monkeypatch.setattr(all_rows, "find_spec", lambda name: name)
+    found = nuts_cost.Comparison(0.006, seconds, 100.0, 8.2)
+    monkeypatch.setattr(nuts_instead, "compare", lambda *_: found)
+    monkeypatch.setattr(nuts_cost, "find_spec", lambda name: name)
     _, said = reported(model, caplog, subsample_size=300)
     assert f"take a chain about {seconds} s, and with nutpie on all rows about 100 s" in said
     assert "at 8 gradients per draw and 6 ms each" in said
@@ -384,7 +384,7 @@ def test_the_faster_sampler_is_named(model, caplog, monkeypatch, seconds, verdic
 @pytest.mark.costly(cases=0)
 def test_comparison_is_timed_and_leaves_the_step_as_it_is(model, caplog, monkeypatch):
     alone, _ = reported(model, caplog, subsample_size=300)
-    monkeypatch.setattr(all_rows, "SAVED_SECONDS", 0.0)
+    monkeypatch.setattr(nuts_cost, "SAVED_SECONDS", 0.0)
     step, said = reported(model, caplog, subsample_size=300)
     assert re.search(r"1,000 draws .* about [\d.]+ s, .* about [\d.]+ s, at \d+ gradients", said)
     assert_same(*(chain(s, model.initial_point()) for s in (alone, step)))
@@ -393,7 +393,7 @@ def test_comparison_is_timed_and_leaves_the_step_as_it_is(model, caplog, monkeyp
 @pytest.mark.costly(cases=0)
 def test_comparison_counts_the_gradients_of_nuts(monkeypatch):
     """On a correlated posterior NUTS, whose mass matrix is diagonal, needs more of them."""
-    monkeypatch.setattr(all_rows, "SAVED_SECONDS", 0.0)
+    monkeypatch.setattr(nuts_cost, "SAVED_SECONDS", 0.0)
     rng = np.random.default_rng(2)
     found = {}
     for correlation in (0.0, 0.995):
@@ -403,7 +403,7 @@ def test_comparison_counts_the_gradients_of_nuts(monkeypatch):
             a, b = pm.Normal("a", 0, 10), pm.Normal("b", 0, 10)
             pm.Normal("y", a * x + b * z, 1, observed=x + z + rng.normal(size=2000))
         step = pms.HMCECS(model=model)
-        found[correlation] = all_rows.compare(step)
+        found[correlation] = nuts_cost.compare(step)
         with model:
             nuts = pm.sample(
                 20, tune=300, chains=1, cores=1, nuts_sampler="pymc", discard_tuned_samples=False,
@@ -412,19 +412,19 @@ def test_comparison_counts_the_gradients_of_nuts(monkeypatch):
         steps = float(nuts["warmup_sample_stats"]["n_steps"].values[0, 100:].mean())
         assert 0.6 < found[correlation].gradients / steps < 1.7
     assert found[0.995].gradients > 2 * found[0.0].gradients
-    assert found[0.0].full_seconds > all_rows.COMPILE_SECONDS
+    assert found[0.0].full_seconds > nuts_cost.COMPILE_SECONDS
 
 
 @pytest.mark.costly(cases=0)
 def test_an_expansion_that_is_no_density_counts_the_gradients_of_the_step(model, monkeypatch):
-    monkeypatch.setattr(all_rows, "SAVED_SECONDS", 0.0)
+    monkeypatch.setattr(nuts_cost, "SAVED_SECONDS", 0.0)
     step = pms.HMCECS(model=model, subsample_size=300)
     at = step.prepared.reference
     for wrong in (np.nan, -10.0):
         bent = replace(at, curvature=wrong * at.curvature)
         monkeypatch.setattr(step, "prepared", replace(step.prepared, reference=bent))
-        found = all_rows.compare(step)
-        assert found.gradients == all_rows.seconds_per_draw(step, 0)[1]
+        found = nuts_cost.compare(step)
+        assert found.gradients == nuts_cost.seconds_per_draw(step, 0)[1]
 
 
 # Right answers

@@ -14,7 +14,7 @@ from scipy.special import expit, log_expit, logsumexp
 import pymc_subsample as pms
 from pymc_subsample.compiled.functions import Compiled, address_of
 from pymc_subsample.expansion import expand
-from pymc_subsample.expansion.ranges import everywhere
+from pymc_subsample.expansion.predictor_ranges import everywhere
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK, Proposing
 from pymc_subsample.model import TallModel
@@ -32,7 +32,7 @@ from pymc_subsample.samplers.minibatch.largest_term import (
     FULL_BOUND,
     GIVEN_BOUND,
     LINEAR_BOUND,
-    Bound,
+    TermBound,
 )
 
 ERROR_RATE = 1e-5
@@ -143,11 +143,11 @@ class Sampler:
         self.population = Population(
             self.permutation[:others], members, others / temperature, exact, 1 / temperature
         )
-        self.bound = Bound(GIVEN_BOUND, np.inf, np.zeros((0, 0)))
+        self.bound = TermBound(GIVEN_BOUND, np.inf, np.zeros((0, 0)))
         if bound == "full":
-            self.bound = Bound(FULL_BOUND, np.inf, np.zeros((0, 0)))
+            self.bound = TermBound(FULL_BOUND, np.inf, np.zeros((0, 0)))
         elif bound == "linear":
-            self.bound = Bound(LINEAR_BOUND, *everywhere(ex))
+            self.bound = TermBound(LINEAR_BOUND, *everywhere(ex))
 
     def run(self, rng, row_rng, theta, k=1, given=None, log_factor=0.0):
         """Overwrite theta by k transitions; return what they report."""
@@ -614,7 +614,7 @@ def test_invariance_test_finds_mistakes(mistake, target, expansions):
     elif mistake == "slope":
         sampler.sums = sampler.sums._replace(slope=1.05 * sampler.sums.slope)
     elif mistake == "bound":
-        sampler.bound = Bound(GIVEN_BOUND, 0.0, np.zeros((0, 0)))
+        sampler.bound = TermBound(GIVEN_BOUND, 0.0, np.zeros((0, 0)))
         sampler.settings = settings_of(test, 3)
         sampler.settings[1] = 0.999
     else:

@@ -14,8 +14,8 @@ from scipy.stats import norm
 from steps_of_all_kinds import TESTS
 
 import pymc_subsample as pms
-from pymc_subsample.samplers.minibatch import moves
-from pymc_subsample.samplers.minibatch.proposals import AdaptiveMetropolis, Langevin, RandomWalk
+from pymc_subsample.chain import moves
+from pymc_subsample.chain.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 
 SLOW = pytest.mark.slow
 SMALL = {"batch_size": 50}

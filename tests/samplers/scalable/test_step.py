@@ -131,7 +131,7 @@ def decisions(generator, model, sums, bounds, rule, phi, new_phi, times, info):
     """How many of some decisions on the same proposal accept it."""
     rng = generator_at(generator)
     anchor, change, gather = row_functions(model.functions)
-    reader = kernel.Reader(
+    reader = kernel.ThinnedReader(
         anchor, change, gather, model.columns, sums.center, model.width, rule.unit
     )
     cubes = bounds.elements, bounds.metric, bounds.cubes
@@ -145,7 +145,7 @@ def decisions(generator, model, sums, bounds, rule, phi, new_phi, times, info):
 
 def accepted(six, table, one, other, form, intensity=1.0, times=200_000, seed=1):
     """Share of accepted proposals, its standard error, and what was read."""
-    rng, rule = np.random.default_rng(seed), kernel.Decision(form, intensity, 1.0)
+    rng, rule = np.random.default_rng(seed), kernel.RowDecision(form, intensity, 1.0)
     model, sums = six.expansion.model(*ROW_FUNCTIONS), six.reference.sums(2)
     info = np.zeros(len(INFO))
     info[INFO.index("exceeded")] = -1

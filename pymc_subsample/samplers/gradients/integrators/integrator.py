@@ -1,8 +1,8 @@
 r"""What an integrator of stochastic-gradient MCMC consists of.
 
 Positions :math:`\theta = F z` and momenta r are in coordinates where the metric is the identity,
-:math:`\hat g` is a stochastic gradient there (see `samplers.gradients.estimate`), h the step size,
-:math:`\gamma` the friction, T the temperature and :math:`\xi \sim N(0, I)`.
+:math:`\hat g` is a stochastic gradient there (see `samplers.gradients.gradient_estimates`), h the
+step size, :math:`\gamma` the friction, T the temperature and :math:`\xi \sim N(0, I)`.
 """
 
 from collections import namedtuple

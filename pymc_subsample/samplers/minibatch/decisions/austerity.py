@@ -24,8 +24,8 @@ from pymc_subsample.samplers.minibatch.evidence import ACCEPT, DECIDE, REJECT, A
 _student_cdf = external("stdtr", 2)
 
 # Numbers of the test.
-Settings = namedtuple("Settings", "batch_size epsilon")
-_settings = named(Settings)
+AusteritySettings = namedtuple("AusteritySettings", "batch_size epsilon")
+_settings = named(AusteritySettings)
 
 
 @kept(DECIDE)

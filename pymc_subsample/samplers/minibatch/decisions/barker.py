@@ -19,8 +19,10 @@ from pymc_subsample.kernels.vectors import named
 from pymc_subsample.samplers.minibatch.evidence import ACCEPT, DECIDE, REJECT, Answer
 
 # Numbers of the test; support and cumulative probabilities of the correction follow them.
-Settings = namedtuple("Settings", "batch_size max_error sigma correction_error n_support")
-_settings = named(Settings)
+BarkerSettings = namedtuple(
+    "BarkerSettings", "batch_size max_error sigma correction_error n_support"
+)
+_settings = named(BarkerSettings)
 
 
 @kept()

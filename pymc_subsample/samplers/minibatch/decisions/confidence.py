@@ -28,8 +28,8 @@ INEQUALITIES = ("bernstein-serfling", "bernstein", "hoeffding-serfling")
 _KAPPA = 7 / 3 + 3 / np.sqrt(2)
 
 # Numbers of the test; `inequality` is the position of its name above.
-Settings = namedtuple("Settings", "batch_size delta p gamma inequality")
-_settings = named(Settings)
+ConfidenceSettings = namedtuple("ConfidenceSettings", "batch_size delta p gamma inequality")
+_settings = named(ConfidenceSettings)
 
 
 @kept()

@@ -1,0 +1,1 @@
+"""Delayed acceptance: control variates decide first, all rows about what these let pass."""

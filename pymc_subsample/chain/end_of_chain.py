@@ -1,0 +1,104 @@
+"""The end of a chain: what its checks found, and the causes of it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.util import is_transformed_name
+
+from pymc_subsample.chain.starting import log_prior
+from pymc_subsample.diagnostics import checks, tails
+from pymc_subsample.diagnostics.checks import Check, amount
+from pymc_subsample.diagnostics.divergences import RULE_NAMES
+from pymc_subsample.diagnostics.edges import ends_near
+from pymc_subsample.diagnostics.overlooked_rows import OVERLOOKED
+from pymc_subsample.diagnostics.scores import log_densities
+from pymc_subsample.diagnostics.tails import TAIL
+from pymc_subsample.model.support import impossible
+
+# Share of the draws before divergences that are beside an edge, from which on that is the cause.
+_MOST = 0.5
+# Standard deviations that a trajectory may go, from one tail to the other: one draw in 16,000 is
+# beyond 4.
+_REACH = 8.0
+_SMOOTH = (
+    "Write the constraint into the variables (a bounded or positive distribution, an ordered "
+    "transform, a parameter for the distance from the edge), or use pms.MinibatchBarkerMH, which "
+    "needs no gradients"
+)
+
+
+def check_tails(step: Any) -> list[Check]:
+    """Look how the density falls beyond draws that are very far out, if there are some."""
+    if TAIL not in step.rules or step.temperature != 1.0:
+        return []
+    density = partial(log_densities, step.expansion, temperature=step.temperature)
+    kept = np.array(step.record.kept)
+    return tails.check_tails(density, step.n_rows, kept, _untransformed(step), step.layout.called)
+
+
+def _untransformed(step: Any) -> np.ndarray:
+    """Return the elements that are the model's variables, without a transformation."""
+    effects = step.expansion.effects
+    apart = {} if effects is None else effects.blocks
+    names = [x for x, *_ in step.layout.own if not is_transformed_name(x) and x not in apart]
+    places = step.layout.places(names)
+    return places if effects is None else np.setdiff1d(places, effects.bent)
+
+
+def recorded(step: Any, found: Sequence[Check]) -> dict[str, Any]:
+    """Return statistics of a chain's last draw, and the warning with it."""
+    if step.search is not None:
+        found = [*found, checks.check_modes(step.search)]
+    said = checks.warning(type(step).__name__, found)
+    warning = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
+    return checks.record(step.rules, found, step.search) | {"warning": warning}
+
+
+def confirm_crossings(step: Any) -> None:
+    """Take trajectories for rejections at an edge only where the prior or a potential has one."""
+    record = step.record
+    if getattr(record, "crossings", 0):
+        record.confirm(_ends_near(step, record.beside, _REACH))
+
+
+def _ends_near(step: Any, points: Sequence[np.ndarray], reach: float = 1.0) -> np.ndarray:
+    at = np.reshape(points, (len(points), len(step.record.last)))
+    return ends_near(partial(log_prior, step), at, np.array(step.record.kept), step.active, reach)
+
+
+def with_causes(step: Any, found: Sequence[Check]) -> list[Check]:
+    """Name the constraint where it is what makes checks fail, in place of the usual remedy."""
+    return [check if check.passed else _with_cause(step, check) for check in found]
+
+
+def _with_cause(step: Any, check: Check) -> Check:
+    if check.rule.name == OVERLOOKED.name and not np.isfinite(check.value):
+        out = [x for x in step.record.kept if not np.isfinite(log_prior(step, x))]
+        if out:
+            return replace(
+                check,
+                advice=f"{len(out)} of {len(step.record.kept)} draws that were looked at are "
+                f"outside of the support: {_named(step, out[0])}. This step moves by gradients, "
+                f"which do not see where a density ends. {_SMOOTH}.",
+            )
+    if check.rule.name in RULE_NAMES and len(step.record.before):
+        share = float(np.mean(_ends_near(step, step.record.before)))
+        if share > _MOST:
+            said = check.advice.partition(": ")[0]
+            return replace(
+                check,
+                advice=f"{said}: beside {amount(100 * share)}% of the draws before them the prior "
+                "or a potential ends the density, and trajectories that cross the edge are thrown "
+                "back. Nothing is missing beyond it, but what else may make them diverge is not "
+                f"told apart. {_SMOOTH}; pms.audit says whether these draws are right.",
+            )
+    return check
+
+
+def _named(step: Any, theta: np.ndarray) -> str:
+    values = step.tall.unravel(step.expansion.values(theta))
+    return impossible(step.sampled_model, values, step.tall.observed)

@@ -1,0 +1,253 @@
+r"""How far the rows' linear predictors can move, and what their log-likelihoods can do meanwhile.
+
+With one predictor :math:`\eta_i = o_i + x_i' \varphi` per row and a log-likelihood whose
+derivative of order k + 1 in the predictor is at most c in size, the Taylor remainder of order k is
+at most :math:`c |x_i' \delta|^{k+1} / (k + 1)!` for a step delta from the reference.
+
+Most derivatives are bounded only near the reference. Where a row sees predictors
+:math:`\eta_e = o_e + x_e' \varphi` and :math:`\|W \delta\| \le t`, predictor e moves by
+:math:`a_e t` at most, :math:`a_e = \|W^{-T} x_e\|`. With :math:`c_{efg}` the largest size of a
+third derivative while the predictors move so far, the remainder of order 2 is at most
+
+.. math:: \frac{\|W \delta\|^3}{3!} \max_i \sum_{efg} c_{efg} a_e a_f a_g.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import scipy.linalg
+from pytensor.graph.basic import Variable
+
+from pymc_subsample.expansion.curvature import units
+from pymc_subsample.expansion.expansion import Expansion
+from pymc_subsample.expansion.reference import Reference
+from pymc_subsample.graph.interpreter import NoForm
+from pymc_subsample.graph.intervals import Enclosure, enclose
+from pymc_subsample.graph.numpy_functions import numpy_function
+
+# Kinds of rows, and range of predictors, over which a derivative is looked at.
+_MOST_KINDS = 64
+_WIDEST = 30.0
+_ROUNDING = 1e-3
+# Parts into which a step of the grid is divided at a time, how many there may be in all, and their
+# length.
+_PARTS, _MOST_PARTS, _NARROW = 16, 2**20, 1e-6
+# Beyond this many elements of phi only the cruder of the two bounds is worth its set-up.
+_MAX_DENSE = 500
+_FAR = 1e300
+# Radii around the reference, in posterior standard deviations beyond the typical distance.
+_RADII = (3.0, 8.0)
+# As rules say it, which know no model.
+ELSE = (
+    "Where rows see the parameters by at most ten linear predictors, pms.ScalableMH() is exact at "
+    "a few rows per draw."
+)
+# Rows looked at for advice, and the share of them that must have bounds.
+_ROWS, _SHARE = 200, 0.75
+# Standard deviations beyond the usual distance, and the smallest curvature over the largest.
+_BEYOND, _FLAT = 2.0, 1e-6
+
+
+def derivative_bound(
+    derivative: Variable, predictor: Variable, data: Sequence[Variable], kinds: np.ndarray
+) -> float | None:
+    """Bound a derivative over all values of the predictor and all kinds of rows; None if unbounded.
+
+    It is a vector graph of the predictor and of data, whose distinct values are `kinds`, shape
+    (len(data), k). It is evaluated on a grid, and taken as bounded where its supremum over the
+    outer half of the grid is that over the inner half, and no larger on grids around the data. What
+    it may do between the points of the grid, as that of the root of a square, is enclosed, or there
+    is no bound. Of the kink or step of a switch this says nothing: see `Pieces.smooth_everywhere`.
+    """
+    evaluate = numpy_function([predictor, *data], [derivative])
+    enclosed = enclose([derivative], [predictor, *data])
+    # An even number of points: derivatives of powers are 0 * inf at zero.
+    grid = np.linspace(-_WIDEST, _WIDEST, 6000)
+    columns = [np.repeat(values, len(grid)) for values in kinds]
+
+    def values(origin: np.ndarray) -> np.ndarray | None:
+        x = (np.asarray(origin)[:, None] + grid).ravel()
+        with np.errstate(all="ignore"):
+            found = np.reshape(evaluate(x, *columns)[0], (-1, len(grid)))
+        return np.abs(found) if np.all(np.isfinite(found)) else None
+
+    def between(origin: np.ndarray, known: float) -> float:
+        """Enclose what may be larger than is known, in smaller and smaller parts of the grid."""
+        x = np.asarray(origin)[:, None] + grid
+        low, high = x[:, :-1].ravel(), x[:, 1:].ravel()
+        columns = np.repeat(kinds, len(grid) - 1, axis=1)
+        while True:
+            [found] = enclosed([Enclosure(low, high), *(Enclosure(c, c) for c in columns)])
+            size = np.broadcast_to(found.size, low.shape)
+            larger = ~(size <= known)
+            if not larger.any() or larger.sum() * _PARTS > _MOST_PARTS or np.isnan(size).any():
+                return float(max(size.max(), known))
+            if np.all(high[larger] - low[larger] < _NARROW):
+                return float(size.max())
+            edges = np.linspace(low[larger], high[larger], _PARTS + 1)
+            low, high = edges[:-1].ravel(), edges[1:].ravel()
+            columns = np.tile(columns[:, larger], _PARTS)
+
+    around = values(np.zeros(kinds.shape[1]))
+    if around is None:
+        return None
+    inner = around[:, np.abs(grid) <= _WIDEST / 2].max(initial=0.0)
+    far = [x for x in kinds if np.any(np.abs(x) > _WIDEST) and np.all(np.isfinite(x))]
+    origins = [np.zeros(kinds.shape[1]), *far]
+    for origin in origins:
+        around = values(origin)
+        if around is None or around.max(initial=0.0) > inner * (1 + 1e-5):
+            return None
+    try:
+        largest = max(between(origin, inner * (1 + _ROUNDING)) for origin in origins)
+    except NoForm:
+        return None
+    return float(largest) if np.isfinite(largest) else None
+
+
+def distinct(expansion: Expansion, positions: Sequence[int]) -> np.ndarray | None:
+    """Return the distinct values, shape (len(positions), k), of some columns, if they are few."""
+    found = np.zeros((len(positions), 0))
+    for some in expansion.over(_kinds, list(positions)):
+        found = np.unique(np.concatenate([found, some], axis=1), axis=1)
+        if found.shape[1] > _MOST_KINDS:
+            return None
+    return found
+
+
+def _kinds(_: Expansion, batches: Iterable[np.ndarray], positions: list[int]) -> np.ndarray:
+    """Return the distinct values in a batch, or more than are few."""
+    [rows] = batches
+    return np.unique(rows[positions], axis=1)[:, : _MOST_KINDS + 1]
+
+
+def everywhere(
+    expansion: Expansion, without: np.ndarray | tuple = ()
+) -> tuple[float, np.ndarray] | None:
+    """Return `Expansion.slope` and the table that `linear_bound` takes beside it.
+
+    It is of all rows but some. None where rows have no single predictor or the derivative is not
+    bounded.
+    """
+    slope = expansion.slope()
+    return None if slope is None else (slope, reach(expansion, without))
+
+
+def reach(expansion: Expansion, without: np.ndarray | tuple = ()) -> np.ndarray:
+    """Tabulate what bounds the predictors' changes; see `samplers.minibatch.largest_term.farthest`.
+
+    Shape (P + 2, P). One pass over the rows for the coefficients' maxima and their products, and
+    one for the largest leverage.
+    """
+    size = expansion.phi_size
+    table = np.zeros((size + 2, size))
+    table[:size] = np.eye(size)
+    table[size + 1] = _FAR
+    dense = size <= _MAX_DENSE
+    products = np.zeros((size, size))
+    for largest, product in expansion.over(
+        _products, dense, without=without, result_bytes=products.nbytes
+    ):
+        table[size] = np.maximum(table[size], largest)
+        products += product
+    if not dense:
+        return table
+    ridge = 1e-10 * max(np.trace(products) / size, 1e-300)
+    whiten = scipy.linalg.cholesky(products + ridge * np.eye(size))
+    table[:size] = whiten
+    table[size + 1] = np.sqrt(max(expansion.over(_leverage, whiten, without=without)))
+    return table
+
+
+def _products(
+    expansion: Expansion, batches: Iterable[np.ndarray], dense: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    largest, products = np.zeros(()), np.zeros(())
+    for rows in batches:
+        x = expansion.sums.design(rows)
+        largest = np.maximum(largest, np.abs(x).max(axis=1))
+        if dense:
+            products = products + x @ x.T
+    return largest, products
+
+
+def _leverage(expansion: Expansion, batches: Iterable[np.ndarray], whiten: np.ndarray) -> float:
+    """Largest leverage of a row of the batch."""
+    [rows] = batches
+    white = scipy.linalg.solve_triangular(whiten, expansion.sums.design(rows), trans="T")
+    return float((white**2).sum(axis=0).max())
+
+
+def nearby(
+    expansion: Expansion,
+    center: np.ndarray,
+    curvature: np.ndarray,
+    without: np.ndarray | tuple = (),
+) -> np.ndarray | None:
+    """Tabulate what bounds the rows' remainders near the reference, in the metric of the curvature.
+
+    The table of `samplers.minibatch.largest_term.local_bound`, shape (P + 2, max(P, 2)), holds W in
+    its first rows, then per radius t the radius and the largest remainder of a row, of all but
+    some, over the distance to the power of k + 1. None where rows have no few predictors, or no
+    radius has a finite one.
+    """
+    size, remainder = len(center), expansion.remainder(center)
+    if remainder is None or size > _MAX_DENSE:
+        return None
+    factor, inverse = metric(curvature)
+    radii = np.sqrt(size) + np.array(_RADII)
+    largest = np.zeros(len(radii))
+
+    def over(rows: np.ndarray) -> list[float]:
+        expansion.anchor(center, rows)
+        moves = _moves(expansion, rows, inverse)
+        return [remainder(rows, moves, radius).max() for radius in radii]
+
+    for found in expansion.passes.map(over, expansion.chunks(without)):
+        largest = np.maximum(largest, found)
+    if not np.isfinite(largest[0]):
+        return None
+    table = np.zeros((size + len(radii), max(size, 2)))
+    table[:size, :size] = factor
+    table[size:, 0], table[size:, 1] = radii, (1 + _ROUNDING) * largest
+    return table
+
+
+def _moves(expansion: Expansion, rows: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+    """Return a_e of packed rows, shape (E, m)."""
+    designs = (expansion.sums.design(rows, e) for e in range(expansion.n_predictors))
+    return np.array([np.linalg.norm(inverse @ x, axis=0) for x in designs])
+
+
+def exact_step(expansion: Expansion, reference: Reference) -> list[str]:
+    """Return advice to use `ScalableMH`, if it would take the model, for lists of remedies.
+
+    Its control variates are of order 2 in few linear predictors per row, and most of some rows have
+    bounds on what these leave as far as a posterior without its prior reaches.
+    """
+    few = expansion.n_predictors > 0 and expansion.phi_size <= _MAX_DENSE
+    if expansion.order < 2 or not few or expansion.curvature != "full":
+        return []
+    near = expansion.remainder(reference.center)
+    if near is None or not np.all(np.isfinite(reference.curvature)):
+        return []
+    chosen = np.linspace(0, expansion.n_rows - 1, min(_ROWS, expansion.n_rows)).astype(np.int64)
+    rows = expansion.take(chosen)
+    expansion.anchor(reference.center, rows)
+    _, inverse = metric(reference.curvature, _FLAT)
+    with np.errstate(all="ignore"):
+        bounds = near(rows, _moves(expansion, rows, inverse), np.sqrt(expansion.phi_size) + _BEYOND)
+    if np.mean(np.isfinite(bounds)) < _SHARE:
+        return []
+    return ["use pms.ScalableMH(), which is exact"]
+
+
+def metric(curvature: np.ndarray, flat: float = 1e-10) -> tuple[np.ndarray, np.ndarray]:
+    """Return W with W'W about the size of the curvature, and the transpose of its inverse.
+
+    In units of its diagonal, every direction counts as at least `flat` times the most curved one.
+    """
+    scale = units(curvature)
+    values, vectors = scipy.linalg.eigh(curvature / np.outer(scale, scale))
+    values = np.sqrt(np.maximum(np.abs(values), flat * max(np.abs(values).max(), 1e-300)))
+    return values[:, None] * vectors.T * scale, vectors.T / scale / values[:, None]
