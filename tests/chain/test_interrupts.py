@@ -30,7 +30,7 @@ ENTRY_POINTS = [
     ("minibatch.acceptance", "decisions"),
     ("firefly.kernel", "transitions"),
     ("gibbs.kernel", "sweeps"),
-    ("gradients.estimate", "forces"),
+    ("gradients.gradient_estimates", "forces"),
     ("minibatch.kernel", "transitions"),
 ]
 # One for each entry point of a draw, where 12 to 43% of all interrupts were fatal.

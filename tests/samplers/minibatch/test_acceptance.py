@@ -146,19 +146,22 @@ def test_moments_merge_into_those_of_another_order():
 # Settings
 
 
-@pytest.mark.parametrize("test", [austerity, barker, confidence])
-def test_settings_are_the_first_numbers_of_an_array(test):
-    size = len(test.Settings._fields)
-    settings = named(test.Settings)
+@pytest.mark.parametrize(
+    "kind",
+    [austerity.AusteritySettings, barker.BarkerSettings, confidence.ConfidenceSettings],
+)
+def test_settings_are_the_first_numbers_of_an_array(kind):
+    size = len(kind._fields)
+    settings = named(kind)
 
     @numba.njit
     def last(x):
         return settings(x)[-1]
 
     x = np.arange(1.0, size + 4)
-    assert settings(x) == test.Settings(*x[:size])
+    assert settings(x) == kind(*x[:size])
     assert last(x) == size
-    assert test.Settings._fields[0] == "batch_size"  # which `accept` reads
+    assert kind._fields[0] == "batch_size"  # which `accept` reads
 
 
 # Austerity
