@@ -9,7 +9,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.expansion.gather import RawColumns, compile_gather
-from pymc_subsample.graph.affine import DataColumn
+from pymc_subsample.graph.affine import DataColumn, RowData
 from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModel
@@ -21,7 +21,7 @@ class Packer:
     def __init__(self, model: TallModel) -> None:
         self._model = model
         self._axes = model.raw_axes
-        self._position: dict[DataColumn, int] = {}
+        self._position: dict[RowData, int] = {}
         self._direct: list[tuple[int, int, int]] = []
         # Of a variable with rows along an axis: where elements of it go, and which.
         self._wholes: dict[tuple[Variable, int], tuple[list[int], list[int]]] = {}
@@ -40,7 +40,7 @@ class Packer:
     def __len__(self) -> int:
         return len(self._position)
 
-    def request(self, column: DataColumn) -> int:
+    def request(self, column: RowData) -> int:
         """Return the position of a column, adding it if it is new."""
         if column not in self._position:
             position = len(self._position)

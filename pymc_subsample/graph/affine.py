@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import mul
 from typing import Any
 
@@ -15,9 +15,8 @@ from pytensor.graph.op import Op
 from pymc_subsample.graph.interpreter import Elements, NoForm
 
 
-@dataclass(frozen=True)
-class DataColumn:
-    """One number per row: element `element` (flat, row axis dropped) of a data-only variable."""
+class RowData:
+    """One number per row, made of data alone: element `element` of `var`, row axis dropped."""
 
     var: Variable
     axis: int
@@ -38,14 +37,35 @@ class DataColumn:
         """
         return self.graph().astype("float64")
 
-    def times(self, other: "DataColumn | None") -> "DataColumn":
+    def times(self, other: "RowData | None") -> "RowData":
         """Return the product with another column (None: one)."""
-        return self if other is None else computed(self.numbers() * other.numbers())
+        return self if other is None else ComputedColumn(lambda: self.numbers() * other.numbers())
 
 
-def computed(graph: Variable) -> DataColumn:
-    """Return a vector over rows as a column."""
-    return DataColumn(graph, 0, 0)
+@dataclass(frozen=True)
+class DataColumn(RowData):
+    """A column of a variable that there is."""
+
+    var: Variable
+    axis: int
+    element: int
+
+
+class ComputedColumn(RowData):
+    """A vector over rows whose graph is made when it is first asked for.
+
+    Of most it never is: the thousands of numbers that a row is made of are no predictors.
+    """
+
+    axis, element = 0, 0
+
+    def __init__(self, make: Callable[[], Variable]) -> None:
+        self._make = make
+
+    @cached_property
+    def var(self) -> Variable:
+        """The graph."""
+        return self._make()
 
 
 @dataclass(frozen=True)
@@ -54,8 +74,8 @@ class Term:
 
     index: int
     scale: float = 1.0
-    coefficient: DataColumn | None = None
-    group: DataColumn | None = None
+    coefficient: RowData | None = None
+    group: RowData | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +83,7 @@ class Affine:
     """Sum of terms, of scaled data columns and of a constant."""
 
     terms: tuple[Term, ...] = ()
-    offsets: tuple[tuple[float, DataColumn], ...] = ()
+    offsets: tuple[tuple[float, RowData], ...] = ()
     constant: float = 0.0
 
     @property
@@ -106,22 +126,30 @@ class Affine:
         if not self.offsets and self.constant:
             return Affine(constant=1 / self.constant)
         scale, column = self.data()
-        return Affine(offsets=((1 / scale, computed(1 / column.numbers())),))
+        return Affine(offsets=((1 / scale, ComputedColumn(lambda: 1 / column.numbers())),))
 
-    def where(self, condition: Variable) -> "Affine":
-        """Return the same number in rows where the condition holds and zero elsewhere."""
-        one = pt.constant(1.0)
-        return self.mapped(
-            lambda c: computed(pt.switch(condition, one if c is None else c.numbers(), 0.0))
-        )
+    def where(self, condition: RowData, holds: bool) -> "Affine":
+        """Return the same number in rows where the condition holds, or not, and zero elsewhere."""
 
-    def data(self) -> tuple[float, DataColumn]:
+        def chosen(c: RowData | None) -> RowData:
+            def graph() -> Variable:
+                number = pt.constant(1.0) if c is None else c.numbers()
+                true = pt.neq(condition.graph(), 0)
+                return pt.switch(true if holds else ~true, number, 0.0)
+
+            return ComputedColumn(graph)
+
+        return self.mapped(chosen)
+
+    def data(self) -> tuple[float, RowData]:
         """Return a number without terms as a multiple of one column."""
         if len(self.offsets) == 1 and not self.constant:
             return self.offsets[0]
-        return 1.0, computed(sum((s * c.numbers() for s, c in self.offsets), self.constant))
+        return 1.0, ComputedColumn(
+            lambda: sum((s * c.numbers() for s, c in self.offsets), self.constant)
+        )
 
-    def mapped(self, function: Callable[[DataColumn | None], DataColumn]) -> "Affine":
+    def mapped(self, function: Callable[[RowData | None], RowData]) -> "Affine":
         """Apply a function that is linear in each row to every coefficient (None: one)."""
         offsets = [(s, function(c)) for s, c in self.offsets]
         if self.constant:
@@ -158,8 +186,8 @@ class Forms(Elements):
             case "TrueDiv":
                 return [x * others[0].reciprocal()]
             case "Switch" if x.is_column:
-                holds = pt.neq(x.data()[1].graph(), 0)
-                return [others[0].where(holds) + others[1].where(~holds)]
+                _, condition = x.data()
+                return [others[0].where(condition, True) + others[1].where(condition, False)]
         raise NoForm
 
     def _fold(self, op: Op, elements: Sequence[Affine]) -> Affine:
@@ -171,7 +199,7 @@ class Forms(Elements):
             sum(f.constant for f in elements),
         )
 
-    def _index(self, element: Affine) -> DataColumn | int:
+    def _index(self, element: Affine) -> RowData | int:
         if element.terms:
             raise NoForm
         return element.data()[1] if element.offsets else int(element.constant)

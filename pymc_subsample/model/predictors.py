@@ -19,7 +19,7 @@ from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Reshape
 
-from pymc_subsample.graph.affine import Affine, DataColumn, Forms, Term, computed
+from pymc_subsample.graph.affine import Affine, DataColumn, Forms, RowData, Term
 from pymc_subsample.graph.concrete import depends_on
 from pymc_subsample.graph.interpreter import NoForm, array_of
 from pymc_subsample.graph.nodes import elemwise_name
@@ -137,7 +137,8 @@ class Algebra(Forms):
         computed_columns = {
             t.coefficient
             for t in terms
-            if t.coefficient is not None and t.coefficient.var not in self._columns
+            if t.coefficient is not None
+            and not (isinstance(t.coefficient, DataColumn) and t.coefficient.var in self._columns)
         }
         return sum(p.forms.size for p in predictors), len(computed_columns)
 
@@ -151,7 +152,7 @@ class Algebra(Forms):
             for c in dict.fromkeys(columns)
         )
 
-    def _smallest(self, column: DataColumn) -> float:
+    def _smallest(self, column: RowData) -> float:
         smallest, _ = self._extremes(column.var, column.axis)
         return smallest[column.element]
 
@@ -203,7 +204,7 @@ class Algebra(Forms):
             raise NoForm
         return super()._picked(node)
 
-    def _pick(self, table: np.ndarray, index: Sequence[DataColumn | int]) -> Affine:
+    def _pick(self, table: np.ndarray, index: Sequence[RowData | int]) -> Affine:
         """Return the form of ``table[i, j, ...]`` where its entries are evenly spaced in phi."""
         if not all(form == Affine((Term(t.index),)) for form in table.flat for t in form.terms[:1]):
             raise NoForm
@@ -222,10 +223,10 @@ class Algebra(Forms):
                 start += step * (column % count)
                 continue
             if self._smallest(column) < 0:  # counts from the end
-                column = computed(column.graph().astype("int64") % count)
+                column = DataColumn(column.graph().astype("int64") % count, 0, 0)
             if step < 0:
                 start, step = start + step * (count - 1), -step
-                column = computed(count - 1 - column.graph().astype("int64"))
+                column = DataColumn(count - 1 - column.graph().astype("int64"), 0, 0)
             parts.append((step, column))
         match parts:
             case []:
@@ -233,7 +234,7 @@ class Algebra(Forms):
             case [(1, column)]:
                 return Affine((Term(start, group=column),))
         group = sum(step * column.graph().astype("int64") for step, column in parts)
-        return Affine((Term(start, group=computed(group)),))
+        return Affine((Term(start, group=DataColumn(group, 0, 0)),))
 
 
 def _terms(shape: Sequence[int], start: int) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.linalg
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.graph.affine import Affine, Term, computed
+from pymc_subsample.graph.affine import Affine, DataColumn, Term
 from pymc_subsample.graph.interpreter import array_of
 from pymc_subsample.model.predictors import Predictor
 
@@ -47,7 +47,7 @@ class QR(NamedTuple):
                     data = term.coefficient
                     column = column + (weight if data is None else weight * data.numbers())
             if isinstance(column, Variable):
-                terms.append(Term(element, coefficient=computed(column)))
+                terms.append(Term(element, coefficient=DataColumn(column, 0, 0)))
             elif column:
                 terms.append(Term(element, scale=column))
         return replace(form, terms=tuple(terms))
