@@ -330,8 +330,7 @@ class Expansion:
     def _point(self, theta: np.ndarray) -> np.ndarray:
         """Return theta as compiled code takes it, which looks at no lengths."""
         theta = np.ascontiguousarray(theta, dtype=float)
-        if theta.shape != (self.theta_size,):
-            raise IndexError(f"theta has shape {theta.shape}, should have ({self.theta_size},)")
+        assert theta.shape == (self.theta_size,), "theta is of another model"
         return theta
 
 

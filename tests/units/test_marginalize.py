@@ -324,8 +324,15 @@ def test_integrals_that_do_not_serve_at_draws_are_said():
     model, _ = six_units()
     new = pms.marginalize(model, "z", n_nodes=5)
     far = recorded(40, tau=1.0, mu=0.0, b=0.0)
+    said = r"The integrals over 'z' are off by .* at draws"
+    far["posterior"]["tau"][0, :10] = 8.0
+    with pytest.warns(UserWarning, match=said):
+        pms.effects(far, new, levels=[0])
     far["posterior"]["tau"][0, :10] = 30.0
-    with pytest.warns(UserWarning, match=r"The integrals over 'z' are off by .* at draws"):
+    with (
+        pytest.warns(UserWarning, match=said),
+        pytest.raises(ValueError, match=r"Level 0 of 'z' cannot be drawn by proposals"),
+    ):
         pms.effects(far, new, levels=[0])
 
 
