@@ -47,15 +47,15 @@ def integrated(
     if integrate is True:
         raise TypeError('integrate must be "auto", False or names of free variables, got True.')
     chosen = [name for name, value in given.items() if value is not None]
-    if integrate == "auto":
-        return None if chosen else units_of(model, "auto", said)
     names = name_list("integrate", integrate)
+    if names in (None, ["auto"]):
+        return None if chosen else units_of(model, "auto", said)
     if chosen:
         raise ValueError(
             f"integrate={names} with {chosen[0]}=: units are made of all variables and rows of the "
             f"model, in memory. Leave {chosen[0]}= out, or integrate=."
         )
-    return units_of(model, names or "auto", said)
+    return units_of(model, names, said)
 
 
 def declare_units(step: "ChainStep") -> None:

@@ -9,14 +9,15 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.model import TallModelError
 from pymc_subsample.units.discovery import Grouping, find_groupings, pays
 from pymc_subsample.units.reading import Reading
+from pymc_subsample.validation import name_list
 
 
 def chosen(reading: Reading, integrate: str | Sequence[str]) -> Grouping:
     """Return the grouping whose variables are integrated out."""
     groupings, reasons = find_groupings(reading)
-    if integrate == "auto":
+    names = name_list("integrate", integrate)
+    if names in (None, ["auto"]):
         return _cheapest(reading, groupings, reasons)
-    names = [integrate] if isinstance(integrate, str) else list(integrate)
     found: list[Grouping] = []
     for name in names:
         if name not in reading.values:
