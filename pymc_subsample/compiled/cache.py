@@ -102,6 +102,22 @@ def compile_kept(
 _made: dict[tuple, Any] = {}
 
 
+def compile_part(function: Callable, key: str | None, **options: Any) -> Any:
+    """Compile a function that compiled code alone calls, with what calls it.
+
+    A process has one of each key: the same loops of rows of several kinds are compiled once.
+    """
+    if key in _parts:
+        return _parts[key]
+    made = _compiled(function, None, (), **PART, **options)
+    if key is not None:
+        _parts[key] = made
+    return made
+
+
+_parts: dict[str | None, Any] = {}
+
+
 def _compiled(
     function: Callable, key: str | None, signatures: Sequence[types.Type], **options: Any
 ) -> Any:

@@ -13,7 +13,7 @@ import pytensor.scalar as ps
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import toposort
 
-from pymc_subsample.compiled.cache import PART, compile_kept
+from pymc_subsample.compiled.cache import compile_part
 from pymc_subsample.compiled.functions import FAST
 
 _ARITHMETIC = {ps.Add: " + ", ps.Mul: " * ", ps.Sub: " - ", ps.TrueDiv: " / "}
@@ -63,11 +63,9 @@ def scalar_function(
         lines.append(f"    {', '.join(results)} = {code}")
     lines.append(f"    return {', '.join(_double(v, names) for v in outputs)}")
     text = "\n".join(lines)
+    key = None if None in keys else sha256("|".join([text, *map(str, keys)]).encode()).hexdigest()
     exec(text, known)
-    function = compile_kept(known["row"], None, [], fastmath=FAST, **PART)
-    if None in keys:
-        return function, None
-    return function, sha256("|".join([text, *map(str, keys)]).encode()).hexdigest()
+    return compile_part(known["row"], key, fastmath=FAST), key
 
 
 def _form(node: Apply) -> str | None:

@@ -21,8 +21,10 @@ from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.rows.row_store import drawn_without
 
-# Rows that are read at all draws: so many of the largest residuals, and as many others.
-FEW = 5_000
+# Rows that are read at all draws, of the largest residuals, and as many others: as many as hold so
+# many numbers, within limits. At some 500 draws the 5,000 of few numbers each take 0.05 s; as many
+# units of ten rows, of which each is 7 nodes, took 13 s beside 1 s for the chain.
+_NUMBERS, _FEWEST, _MOST = 100_000, 500, 5_000
 # Draws at which all rows are read: the farthest, so many or all, up to a number, that are farther
 # in a parameter than so many standard deviations; and of the others a sample.
 _FARTHEST, _MOST_FAR, _FAR = 8, 32, 4.0
@@ -141,6 +143,11 @@ def with_known_sd(z: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return z[:, np.max(shares[:, None] * z**2, axis=0, initial=0.0) <= _LARGEST_SHARE]
 
 
+def few(expansion: Expansion) -> int:
+    """Return how many rows are read at all draws."""
+    return int(np.clip(_NUMBERS // expansion.width, _FEWEST, _MOST))
+
+
 def errors_by_few(
     expansion: Expansion,
     reference: Reference,
@@ -150,7 +157,7 @@ def errors_by_few(
     temperature: float,
     without: np.ndarray,
 ) -> DrawErrors:
-    """Errors at draws theta, shape (k, d), by some thousands of random rows, or by all if few."""
+    """Errors at draws theta, shape (k, d), by some random rows, or by all if few."""
     parts = [_few_others(expansion, without, 0)]
     found = estimate_errors(
         expansion, reference, thetas, subsample_size, temperature, without, parts
@@ -196,18 +203,18 @@ def errors_by_all(
         alone = chosen / chosen.sum()
         return DrawErrors(alone, whole, np.arange(len(index)), whole, np.zeros(len(index)))
     found = residuals_around(expansion, reference, thetas[some], far=thetas[far])
-    outlying = np.setdiff1d(found.index[: FEW + len(without)], without)
+    outlying = np.setdiff1d(found.index[: few(expansion) + len(without)], without)
     apart = np.union1d(outlying, without)
     parts = [(expansion.take(outlying), 1.0), _few_others(expansion, apart, 1)]
-    few = estimate_errors(expansion, reference, thetas, *of_estimate, parts)
-    return DrawErrors(shares, few, index, whole, chosen)
+    by_few = estimate_errors(expansion, reference, thetas, *of_estimate, parts)
+    return DrawErrors(shares, by_few, index, whole, chosen)
 
 
 def _few_others(expansion: Expansion, without: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
-    """Return some thousands of random rows, or all if few, and how many each of them stands for."""
-    left = expansion.n_rows - len(without)
-    if left > FEW:
-        index = drawn_without(np.random.default_rng(seed), expansion.n_rows, without, FEW)
+    """Return some random rows, or all if few, and how many each of them stands for."""
+    left, many = expansion.n_rows - len(without), few(expansion)
+    if left > many:
+        index = drawn_without(np.random.default_rng(seed), expansion.n_rows, without, many)
     else:
         index = np.setdiff1d(np.arange(expansion.n_rows), without)
     return expansion.take(index), left / max(len(index), 1)

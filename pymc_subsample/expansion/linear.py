@@ -45,7 +45,7 @@ from pymc_subsample.model import TallModel
 from pymc_subsample.model.predictors import MAX_PREDICTORS, Predictor
 
 # Numbers that a row's code reads beside the predictors: a packed row has them all.
-MAX_COLUMNS = 2_000
+MAX_COLUMNS = 20_000
 # A curvature of which at most one element in so many can differ from zero is kept as a list.
 _FILLED = 8
 # Up to so many, derivatives in all combinations of them are bounded.
@@ -102,7 +102,7 @@ def linear_expansion(
     def build(
         name: str,
         source: Callable[[AffineMap, RowLayout, LoopCode], str],
-        outputs: list[Variable],
+        outputs: Callable[[RowCode], list[Variable]],
         signature: types.Type,
     ) -> Compiled:
         names, lines, key = code.evaluation(outputs)
@@ -112,23 +112,29 @@ def linear_expansion(
 
     def moving(name: str, weigh: str) -> Callable[[], Compiled]:
         source = partial(linear_source.with_gradient, name=name, weigh=weigh)
-        return lambda: build(name, source, code.up_to(1), DIFFERENCE)
+        return lambda: build(name, source, lambda rows: rows.up_to(1), DIFFERENCE)
 
     functions = {
         "difference": moving("difference", "weigh"),
-        "gradient": lambda: build("gradient", linear_source.gradient, code.up_to(1)[1:], GRADIENT),
+        "gradient": lambda: build(
+            "gradient", linear_source.gradient, lambda rows: rows.up_to(1)[1:], GRADIENT
+        ),
         "products": moving("products", "weigh_products"),
-        "residual": lambda: build("residual", linear_source.residual, [code.loglik], RESIDUAL),
+        "residual": lambda: build("residual", linear_source.residual, _levels, RESIDUAL),
         "glow": moving("glow", "weigh_bright"),
         "anchor": lambda: build(
             "anchor",
             partial(linear_source.anchor, bounds=bool(bent)),
-            [*code.up_to(1), *(bent or code.curvature()), *code.beyond(order)],
+            lambda rows: [
+                *rows.up_to(1),
+                *(rows.own(bent) or rows.curvature()),
+                *rows.beyond(order),
+            ],
             ANCHOR,
         ),
-        "change": lambda: build("change", linear_source.change, [code.loglik], CHANGE),
+        "change": lambda: build("change", linear_source.change, _levels, CHANGE),
         "gather": packer.compile_gather,
-        "loglik": lambda: build("loglik", linear_source.loglik, [code.loglik], LOGLIK),
+        "loglik": lambda: build("loglik", linear_source.loglik, _levels, LOGLIK),
     }
     if order == 3:
         functions = {name: functions[name] for name in ("residual", "anchor", "change", "gather")}
@@ -216,6 +222,10 @@ def linear_expansion(
     )
     bent: list[Variable] = [] if bends is None else bends(code, expansion)
     return expansion
+
+
+def _levels(rows: RowCode) -> list[Variable]:
+    return [rows.loglik]
 
 
 def _kind_of_curvature(model: TallModel, forms: Sequence[Affine]) -> str:

@@ -62,21 +62,19 @@ def row_loops(
     given: Mapping[Variable, Place],
     shared: set[str],
     results: Sequence[str],
-    prefix: str,
 ) -> Schedule:
     """Return the code that computes numbers of one row, as variables with these names.
 
-    `given` says where inputs are, of which those of names `shared` are the same in all rows. Names
-    in the code begin with, or have, a prefix.
+    `given` says where inputs are, of which those of names `shared` are the same in all rows.
     """
     known = {v: Run((1,), *number(p, "float64")) for v, p in given.items()}
-    loops = Statements(fgraph, known, {p.name for p in given.values()} - shared, prefix)
+    loops = Statements(fgraph, known, {p.name for p in given.values()} - shared)
     for name, var in zip(results, fgraph.outputs, strict=True):
         run = loops.value(var)
         if run.size != 1:
             raise NoForm
         loops.store(run, Place(name, None), varies=True)
-    return Schedule(loops.statements, results, CheaperOps, "k", loops.constants, prefix)
+    return Schedule(loops.statements, results, CheaperOps, "k", loops.constants)
 
 
 def _target(code: str, var: Variable) -> Place:

@@ -1,7 +1,8 @@
 """A row's log-likelihood and its derivatives, as code to put inside a loop over rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from math import prod
 
 import numpy as np
@@ -12,13 +13,14 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors, toposort
 
-from pymc_subsample.compiled.functions import MATRIX, VECTOR, compile_graph
+from pymc_subsample.compiled.cache import compile_part
+from pymc_subsample.compiled.functions import FAST, MATRIX, VECTOR, compile_graph
 from pymc_subsample.expansion.fusion import fuse, row_graph
 from pymc_subsample.expansion.linear_source import LoopCode
 from pymc_subsample.expansion.loops import row_loops
 from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.expansion.quadratic import STEP
-from pymc_subsample.expansion.schedule import Place
+from pymc_subsample.expansion.schedule import Place, Schedule
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, rebuild
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.graph.nodes import elemwise_name
@@ -76,7 +78,9 @@ class RowCode:
         self._derivatives: dict[int, dict[tuple[int, ...], Variable]] = {0: {(): self.loglik}}
         # Whether a row is of kind 1, 2, ..., and the column that says so.
         self._tests = {memo[t]: k for k, t in enumerate(model.batch.tests, 1) if t in memo}
-        self._kind = packer.request_all(model.batch.kind)[0] if self._tests else -1
+        self._kind_at = packer.request_all(model.batch.kind)[0] if self._tests else -1
+        self.kind: int | None = None  # None for rows of all kinds.
+        self._of_kinds: dict[int, RowCode] = {}
 
     def derivatives(self, order: int) -> dict[tuple[int, ...], Variable]:
         """Differentiate the log-likelihood so many times, by predictors e <= f <= g."""
@@ -91,9 +95,12 @@ class RowCode:
 
     def rough(self) -> str | None:
         """Say which function has no second derivatives, if so."""
-        self.derivatives(1)
+        kinds = [self.of_kind(kind) for kind in range(len(self._tests) + 1)]
+        for rows in kinds:
+            rows.derivatives(1)
         try:
-            self.derivatives(2)
+            for rows in kinds:
+                rows.derivatives(2)
         except UNDIFFERENTIABLE as error:
             return f"{type(error).__name__}: {error}"
         return None
@@ -123,33 +130,51 @@ class RowCode:
             self.data[position] = pt.tensor(f"column{position}", dtype="float64", shape=(None,))
         return self.data[position]
 
-    def evaluation(self, outputs: list[Variable]) -> tuple[dict, LoopCode, str | None]:
-        """Return names, code that computes `outputs` for row i, and a cache key.
+    def evaluation(
+        self, outputs: Callable[["RowCode"], list[Variable]]
+    ) -> tuple[dict, LoopCode, str | None]:
+        """Return names, code that computes the outputs of a row's code for row i, and a cache key.
 
         Where rows are of several kinds, each has a function of its own.
         """
-        results = [f"y{k}" for k in range(len(outputs))]
         names: dict[str, object] = {}
         before: list[str] = []
         calls: list[list[str]] = []
         key: str | None = ""
         for kind in range(len(self._tests) + 1):
+            graphs = outputs(self.of_kind(kind))
+            results = [f"y{k}" for k in range(len(graphs))]
             try:
-                made, first, lines, found = self._row(self._of_kind(outputs, kind), results, kind)
+                made, first, lines, found = self._row(graphs, results, kind)
             except NoForm:
-                return self._vectorised(outputs, ", ".join(results))
+                return self._vectorised(outputs(self), ", ".join(results))
             names |= made
             before += first
             calls.append(lines)
             key = None if key is None or found is None else key + found
         if len(calls) == 1:
             return names, LoopCode(_indented(before, 1), "\n".join(_indented(calls[0], 2))), key
-        lines = [f"kind = rows[{self._kind}, i]"]
+        lines = [f"kind = rows[{self._kind_at}, i]"]
         for kind, call in enumerate(calls):
             test = f"if kind == {kind}" if kind == 0 else f"elif kind == {kind}"
             lines.append(f"{test if kind + 1 < len(calls) else 'else'}:")
             lines += _indented(call, 1)
         return names, LoopCode(_indented(before, 1), "\n".join(_indented(lines, 2))), key
+
+    def of_kind(self, kind: int) -> "RowCode":
+        """Return the code of rows of one kind.
+
+        Derivatives are made of its log-likelihood alone: zero times what other kinds have would
+        remain in those of all.
+        """
+        if not self._tests:
+            return self
+        if kind not in self._of_kinds:
+            one = self._of_kinds[kind] = copy(self)
+            one.kind = kind
+            [one.loglik] = one.own([self.loglik])
+            one._derivatives = {0: {(): one.loglik}}
+        return self._of_kinds[kind]
 
     def _row(
         self, outputs: list[Variable], results: Sequence[str], kind: int
@@ -165,9 +190,10 @@ class RowCode:
         shared = set(range(self.n_varying, self.n_predictors))
         if _elements(fgraph) > max(MOST_STRAIGHT, _LOOPED * len(fgraph.apply_nodes)):
             given = dict(zip(fgraph.inputs, places, strict=True))
+            inputs = [f"x{e}" for e in sorted(shared)]
             with suppress(NoForm):
-                loops = row_loops(fgraph, given, {f"x{e}" for e in shared}, results, f"{kind}_")
-                return loops.functions, loops.before, loops.lines, "|".join(loops.keys)
+                loops = row_loops(fgraph, given, set(inputs), results)
+                return self._looped(loops, inputs, results, kind)
         codes = [p.name if p.index is None else p.name.format(p.index[0]) for p in places]
         varying = [k for k in range(len(places)) if k not in shared]
         function = fuse(
@@ -184,19 +210,48 @@ class RowCode:
         call = f"{', '.join(results)} = row{kind}({', '.join([*arguments, *hoisted])})"
         return names, before, [call], function.key
 
-    def _of_kind(self, outputs: list[Variable], kind: int) -> list[Variable]:
-        """Return graphs as they are for rows of one kind."""
+    def _looped(
+        self, loops: Schedule, shared: Sequence[str], results: Sequence[str], kind: int
+    ) -> tuple[dict[str, object], list[str], list[str], str]:
+        """Return what `_row` does, of loops: a function over all rows of one kind.
+
+        On its own it takes numba less time: that grows with the square of a function's length.
+        """
+        arguments = ", ".join(["eta", "rows", *shared])
+        lines = [
+            f"def loops({arguments}):",
+            f"    y = np.empty(({len(results)}, rows.shape[1]))",
+            *_indented(loops.before, 1),
+            "    for i in range(rows.shape[1]):",
+            *(
+                [f"        if rows[{self._kind_at}, i] != {kind}:", "            continue"]
+                if self._tests
+                else []
+            ),
+            *_indented(loops.lines, 2),
+            *(f"        y[{k}, i] = {result}" for k, result in enumerate(results)),
+            "    return y",
+        ]
+        text = "\n".join(lines)
+        exec(text, known := dict(loops.functions))
+        key = "|".join([text, *loops.keys])
+        function = compile_part(known["loops"], key, fastmath=FAST)
+        call = [f"{result} = of{kind}[{k}, i]" for k, result in enumerate(results)]
+        return {f"loops{kind}": function}, [f"of{kind} = loops{kind}({arguments})"], call, key
+
+    def own(self, graphs: list[Variable]) -> list[Variable]:
+        """Return graphs of rows of all kinds as they are for those of this code."""
 
         def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
             if elemwise_name(node) != "Switch" or node.inputs[0] not in self._tests:
                 return None
-            holds = self._tests[node.inputs[0]] == kind
+            holds = self._tests[node.inputs[0]] == self.kind
             taken = inputs[1 if holds else 2]
             # One branch may be a single number, or of a narrower type.
             same = taken.type == node.outputs[0].type
             return [taken if same else pt.switch(np.bool_(holds), *inputs[1:])]
 
-        return rebuild(outputs, {}, hook) if self._tests else outputs
+        return graphs if self.kind is None else rebuild(graphs, {}, hook)
 
     def _vectorised(
         self, outputs: list[Variable], results: str

@@ -126,9 +126,8 @@ class Schedule:
         apply: Callable[[set[Variable]], Ops],
         running: str,
         constants: Mapping[str, np.ndarray],
-        prefix: str = "",
     ) -> None:
-        self._apply, self._running, self._prefix = apply, running, prefix
+        self._apply, self._running = apply, running
         self._statements = _needed(statements, set(outputs))
         self._writers: defaultdict[str, list[Statement]] = defaultdict(list)
         for statement in self._statements:
@@ -259,7 +258,7 @@ class Schedule:
         if function.key is None:
             raise NoForm
         self.operations += function.n_operations
-        k = f"{self._prefix}{len(self.keys)}"
+        k = len(self.keys)
         self.functions[f"row{k}"] = function.row
         self.keys.append(function.key)
         hoisted = [f"h{k}_{j}" for j in range(function.n_hoisted)]

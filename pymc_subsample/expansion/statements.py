@@ -59,12 +59,10 @@ class Statements(Interpreter[Run]):
         fgraph: FunctionGraph,
         given: Mapping[Variable, Run],
         varying: Iterable[str] = (),
-        prefix: str = "",
     ) -> None:
         super().__init__(given)
         self.statements: list[Statement] = []
         self.constants: dict[str, np.ndarray] = {}
-        self._prefix = prefix
         self._clients = fgraph.clients
         self._varying = set(varying)
         self._names = count()
@@ -311,7 +309,7 @@ class Statements(Interpreter[Run]):
 
     def _new(self, shape: tuple[int, ...], dtype: str = "float64", array: bool = False) -> Run:
         """Make room for numbers; one of them is a variable, unless it is to be an `array`."""
-        name = f"t{self._prefix}{next(self._names)}"
+        name = f"t{next(self._names)}"
         variable = prod(shape) == 1 and not array
         return in_memory(name if variable else f"{name}[{{}}]", shape, dtype)
 

@@ -71,7 +71,7 @@ def by_loops(outputs, values):
     places += [Place("rows[{}, i]", np.array([k])) for k in range(K + 1)]
     results = [f"y{k}" for k in range(len(outputs))]
     given = dict(zip(fgraph.inputs, places, strict=True))
-    code = row_loops(fgraph, given, {"x0"}, results, "0_")
+    code = row_loops(fgraph, given, {"x0"}, results)
     lines = ["def f(eta, x0, rows, out):", *(f"    {line}" for line in code.before)]
     lines += ["    for i in range(rows.shape[1]):", *(f"        {line}" for line in code.lines)]
     lines += [f"        out[{k}, i] = y{k}" for k in range(len(outputs))]
@@ -167,7 +167,7 @@ def test_a_longer_series_takes_no_more_code():
         many = pt.exp(eta[:, None] * np.sort(rng.normal(size=length))).sum(axis=1)
         fgraph = row_graph([eta], [pt.log(many)])
         given = {fgraph.inputs[0]: Place("eta[{}, i]", np.array([0]))}
-        code = row_loops(fgraph, given, set(), ["y0"], "")
+        code = row_loops(fgraph, given, set(), ["y0"])
         sizes.append((code.operations, len(code.lines)))
     assert sizes[0] == sizes[1]
 
@@ -182,4 +182,4 @@ def test_what_is_no_number_of_a_row_has_no_form():
     fgraph = row_graph([eta, *columns], [x])
     given = {v: Place("rows[{}, i]", np.array([k])) for k, v in enumerate(fgraph.inputs)}
     with pytest.raises(NoForm):
-        row_loops(fgraph, given, set(), ["y0"], "")
+        row_loops(fgraph, given, set(), ["y0"])

@@ -11,13 +11,18 @@ import xarray as xr
 from chains import assert_moments
 from panels import PANELS, G, binary, g, x, y
 from pymc.logprob.utils import ParameterValueError
+from pytensor.graph.traversal import ancestors
 from scipy import stats
 from scipy.integrate import quad
 from scipy.special import expit
 
 import pymc_subsample as pms
+from pymc_subsample.compiled.functions import building_graphs
+from pymc_subsample.expansion import linear_predictors
+from pymc_subsample.expansion.packing import Packer
+from pymc_subsample.expansion.row_code import RowCode
 from pymc_subsample.graph.numpy_functions import numpy_function
-from pymc_subsample.model import TallModelError
+from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.units import accuracy, integrated
 from pymc_subsample.units.marginal import kept_of
 from pymc_subsample.units.modes import Modes
@@ -212,6 +217,35 @@ def test_units_of_one_three_and_hundreds_of_rows():
             cov = np.eye(size) + tau**2 * np.ones((size, size))
             expected += stats.multivariate_normal.logpdf(own, np.zeros(size), cov)
         assert found(point) == pytest.approx(expected, abs=1e-6)
+
+
+def test_code_of_a_unit_reads_its_own_table_alone():
+    sizes = [1] * 90 + [20] * 60 + [300] * 30
+    index = np.repeat(np.arange(len(sizes)), sizes)
+    rng = np.random.default_rng(1)
+    outcome = rng.normal(size=len(sizes))[index] + rng.normal(size=len(index)) > 0
+    with pm.Model() as model:
+        z = pm.Normal("z", 0, pm.HalfNormal("tau"), shape=len(sizes))
+        b = pm.Normal("b")
+        at = pm.Data("x", rng.normal(size=len(index)))
+        pm.Bernoulli("y", logit_p=z[index] + b * at, observed=outcome)
+    tall = TallModel(pms.marginalize(model, "z", n_nodes=5))
+    predictors = linear_predictors(tall)
+    assert predictors is not None  # in spite of 900 numbers
+    with building_graphs():
+        varying = sum(p.forms.size for p in predictors if not p.shared)
+        rows = RowCode(tall, predictors, varying, Packer(tall))
+        read = [columns_of(rows.of_kind(k).up_to(2)) for k in range(len(tall.batch.tests) + 1)]
+        together = columns_of(rows.up_to(2))
+    short, long = map(len, read)
+    assert short // 20 == 3  # x, y, and whether the row counts
+    assert long // 300 == 2
+    assert len(set.intersection(*read)) == 2 * 5  # its nodes, and their log weights
+    assert together > set.union(*read)  # negative control: and whose row it is
+
+
+def columns_of(graphs):
+    return {v.name for v in ancestors(graphs) if (v.name or "").startswith("column")}
 
 
 @pytest.mark.costly

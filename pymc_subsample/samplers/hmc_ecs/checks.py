@@ -22,13 +22,13 @@ from pymc_subsample.diagnostics.checks import (
 )
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
 from pymc_subsample.diagnostics.perturbation import (
-    FEW,
     SAMPLED,
     DrawErrors,
     EstimateErrors,
     Perturbation,
     errors_by_all,
     errors_by_few,
+    few,
     perturbation,
     standardised,
     with_known_sd,
@@ -181,7 +181,7 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
         expansion, reference, thetas, shares, subsample_size, by.temperature, by.always
     )
     variance, off = look(found)
-    if expansion.n_rows > FEW:
+    if expansion.n_rows > few(expansion):
         far = whiten(by.factor, (np.array(record.kept) - reference.theta)[:, active].T)
         noisy = np.max(by.predicted.variance(subsample_size, by.temperature))
         biased = (
