@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -233,7 +234,8 @@ class RowCode:
             "    return y",
         ]
         text = "\n".join(lines)
-        exec(text, known := dict(loops.functions))
+        known: dict[str, Any] = dict(loops.functions)
+        exec(text, known)
         key = "|".join([text, *loops.keys])
         function = compile_part(known["loops"], key, fastmath=FAST)
         call = [f"{result} = of{kind}[{k}, i]" for k, result in enumerate(results)]
