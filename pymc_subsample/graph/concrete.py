@@ -23,7 +23,9 @@ from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.graph.utils import MethodNotDefined
+from pytensor.raise_op import Assert
 from pytensor.tensor import special
+from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import Subtensor, unflatten_index_variables
@@ -97,7 +99,32 @@ def apply_op(op: Op, inputs: Sequence[Variable]) -> list[Variable]:
     """Apply `op` to inputs whose static shapes may differ from those it was made for."""
     if isinstance(op, SymbolicOp):  # builds its inner graph for given types; a call builds it anew
         return op(*inputs, return_list=True)
+    if isinstance(op, Alloc):
+        return [_alloc(op, inputs[0], [_length(i) for i in inputs[1:]])]
     return op.make_node(*inputs).outputs
+
+
+def _alloc(op: Alloc, value: Variable, lengths: Sequence[Variable]) -> Variable:
+    """Fill an array whose lengths are constants, or unknown.
+
+    PyTensor would rewrite all that a length of rows is the length of, 0.2 s for each of hundreds.
+    """
+    shape = [int(s.data) if isinstance(s, Constant) else None for s in lengths]
+    front = len(shape) - value.type.ndim
+    for axis, known in enumerate(value.type.shape):
+        if known not in (None, 1):
+            shape[front + axis] = known
+    output = TensorType(value.type.dtype, shape=tuple(shape))()
+    return Apply(op, [value, *lengths], [output]).outputs[0]
+
+
+def _length(var: Variable) -> Variable:
+    """Return a length as a constant, if the type of what has it says so."""
+    inner = var
+    while isinstance(inner.owner_op, Assert):
+        inner = inner.owner.inputs[0]
+    known = None if inner.owner is None else fold(inner.owner, inner.owner.inputs)
+    return var if known is None or not isinstance(known[0], Constant) else known[0]
 
 
 def concretize(

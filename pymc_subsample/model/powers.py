@@ -38,6 +38,7 @@ def without_zeros(
     is true of any row; `batch` and `derived` gain columns that say which rows are zero.
     """
     moving = depends_on([rows], list(batch.parameters))
+    zeros: dict[Variable, Variable | None] = {}
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         found = _power(node, inputs, derived)
@@ -57,7 +58,7 @@ def without_zeros(
             return None
         if base not in axes or base not in moving:
             return None
-        found = _zero(base, moving)
+        found = _zero(base, moving, zeros)
         if found is None or found.type.broadcastable[axes[base]]:
             return None
         [test] = rebuild([found], dict(derived))
@@ -98,17 +99,28 @@ def _power(
     return factors[k].owner.inputs[0], now[k].owner.inputs[0], reduce(mul, others)
 
 
-def _zero(var: Variable, moving: Collection[Variable]) -> Variable | None:
+def _zero(
+    var: Variable, moving: Collection[Variable], known: dict[Variable, Variable | None]
+) -> Variable | None:
     """Return where data make an expression zero, a graph without what moves; None for nowhere.
 
-    By the form of the expression: at some parameters others may underflow to zero.
+    By the form of the expression: at some parameters others may underflow to zero. What is found
+    joins what is `known`.
     """
+    if var not in known:
+        known[var] = _zero_by_form(var, moving, known)
+    return known[var]
+
+
+def _zero_by_form(
+    var: Variable, moving: Collection[Variable], found: dict[Variable, Variable | None]
+) -> Variable | None:
     if var not in moving:
         return pt.eq(var, 0)
     if var.owner is None:
         return None
     node, name, op = var.owner, elemwise_name(var.owner), var.owner.op
-    of = [_zero(i, moving) for i in node.inputs]
+    of = [_zero(i, moving, found) for i in node.inputs]
     known = [z for z in of if z is not None]
     if not known:
         return None

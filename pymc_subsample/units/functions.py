@@ -12,6 +12,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_subsample.graph.concrete import depends_on, rebuild
 from pymc_subsample.graph.numpy_functions import NumpyFunction, freeze, numpy_function
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
+from pymc_subsample.units.reading import log_volume
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,18 @@ class UnitFunctions:
             for s, v in zip(self._slices, self.values.values(), strict=True)
         ]
 
-    def rest(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the log density of all that has no local variable, and its gradient."""
+    def rest(self, theta: np.ndarray) -> float:
+        """Return the log density of all that has no local variable."""
         assert self._rest is not None
-        value, *slopes = self._rest(*self.split(theta))
+        return float(self._rest(*self.split(theta))[0])
+
+    def unshrunk(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the same, times the scale of each effect that stays, and its log's gradient.
+
+        Where all effects are alike and their scale is zero, the density itself has a pole.
+        """
+        assert self._rest is not None
+        _, value, *slopes = self._rest(*self.split(theta))
         return float(value), np.concatenate([*map(np.ravel, slopes), np.zeros(0)])
 
     def log_density(self, theta: np.ndarray, u: np.ndarray) -> np.ndarray:
@@ -153,9 +162,11 @@ class UnitFunctions:
         terms = [t.graph for i, t in enumerate(reading.terms) if i not in graphs.grouping.index]
         priors = [reading.priors[name] for name in self.values]
         total = sum((g.sum() for g in [*priors, *terms]), pt.constant(0.0))
-        inputs = list(self.values.values())
-        total = rebuild([total], freeze([total], depends_on([total], inputs), reading.arrays))[0]
-        return numpy_function(inputs, [total, *_gradients(total, inputs)])
+        effects = [n for n in self.values if n in reading.forms]
+        scales = sum((log_volume(reading, n, self.values[n]) for n in effects), total)
+        inputs, both = list(self.values.values()), [total, scales]
+        both = rebuild(both, freeze(both, depends_on(both, inputs), reading.arrays))
+        return numpy_function(inputs, [*both, *_gradients(both[1], inputs)])
 
 
 class _PartFunctions:

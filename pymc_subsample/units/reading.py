@@ -147,8 +147,7 @@ def standardised(reading: Reading, names: Iterable[str]) -> Reading:
         x = location + (pt.dot(e, scale.T) if joint else scale * e)
         if x.type.shape != value.type.shape:
             continue
-        volume = pt.log(pt.diag(scale)).sum() * value.type.shape[0] if joint else (
-            pt.log(scale) + pt.zeros_like(e)).sum()  # fmt: skip
+        volume = log_volume(reading, name, e)
         reading = _with(reading, value, x)
         if isinstance(op, NormalRV) or joint:
             prior = -0.5 * (e**2 + np.log(2 * np.pi))
@@ -159,6 +158,14 @@ def standardised(reading: Reading, names: Iterable[str]) -> Reading:
         reading.standard[name] = x, volume
         del reading.forms[name]
     return reading
+
+
+def log_volume(reading: Reading, name: str, e: Variable) -> Variable:
+    """Return log |d x / d e| of a variable ``x = mean + scale e``."""
+    _, scale = reading.forms[name]
+    if isinstance(reading.model[name].owner.op, MvNormalRV):
+        return pt.log(pt.diag(scale)).sum() * e.type.shape[0]
+    return (pt.log(scale) + pt.zeros_like(e)).sum()
 
 
 def _with(reading: Reading, old: Variable, new: Variable) -> Reading:

@@ -46,8 +46,11 @@ def log_posterior(
     per_dimension: int,
     counted: np.ndarray,
 ) -> tuple[float, np.ndarray]:
-    """Return the log posterior, in which each unit is `counted` so many times, and its gradient."""
-    value, slope = functions.rest(theta)
+    """Return the log posterior, in which each unit is `counted` so many times, and its gradient.
+
+    Of effects that stay in the model, it is the one of what they are over their scale.
+    """
+    value, slope = functions.unshrunk(theta)
     logs, terms = integrals(functions, theta, modes, per_dimension)
     total = logsumexp(terms, axis=0)
     points, _ = nodes(functions.graphs.size, per_dimension)

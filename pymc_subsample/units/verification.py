@@ -58,7 +58,7 @@ def _evaluated(
     }
     volumes = [volume for _, volume in reading.standard.values()]
     found = evaluate([*before.values(), *volumes], reading.arrays | inputs)
-    total = functions.rest(theta)[0]
+    total = functions.rest(theta)
     each = every.log_density(theta, u)
     parts = [total, *each, *(-np.asarray(v) for v in found[len(before) :])]
     as_written = dict(zip(before, found, strict=False))

@@ -15,6 +15,7 @@ from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.expansion.residuals import _score, _split, residuals_around
 from pymc_subsample.rows.row_store import drawn_without
 from pymc_subsample.samplers.hmc_ecs import adaptation
+from pymc_subsample.samplers.minibatch.confidence import _automatic_bound
 from pymc_subsample.samplers.minibatch.step import recentre
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
@@ -199,9 +200,9 @@ def test_bounds_are_of_rows_that_are_drawn():
     steps = [pms.ConfidenceMH(model=model, bound=bound) for bound in ("linear", "local")]
     for one in steps:
         at, always = one.reference.theta, one.always
-        bound = one._automatic_bound(at, at + np.array([0.0, 0.5]))
+        bound = _automatic_bound(one, at, at + np.array([0.0, 0.5]))
         one.always = always[:0]
-        assert one._automatic_bound(at, at + np.array([0.0, 0.5])) > 100 * bound
+        assert _automatic_bound(one, at, at + np.array([0.0, 0.5])) > 100 * bound
         one.always = always
         _, stats = chain(one, model.initial_point(), tune=20, draws=20)
         assert np.mean([s["data_share"] for s in stats[20:]]) < 0.1

@@ -543,3 +543,18 @@ def test_rows_with_a_column_that_is_not_finite_are_named(likelihood):
             pm.Bernoulli("y", logit_p=eta, observed=rng.integers(0, 2, 600))
     with pytest.raises(TallModelError, match=r"in rows 7, 70.*is NaN"):
         pms.marginalize(model, "z")
+
+
+def test_the_reference_is_not_where_effects_that_stay_have_no_spread():
+    rng = np.random.default_rng(0)
+    user, film = rng.integers(0, 300, 3_000), rng.integers(0, 20, 3_000)
+    effects = rng.normal(0, 0.5, 20)
+    liked = rng.random(3_000) < expit(rng.normal(0, 0.7, 300)[user] + effects[film])
+    with pm.Model() as model:
+        u = pm.Normal("u", 0, pm.HalfNormal("su"), shape=300)
+        f = pm.Normal("f", 0, pm.HalfNormal("sf"), shape=20)
+        pm.Bernoulli("liked", logit_p=u[user] + f[film], observed=liked)
+    start = pms.marginalize(model, "u").initial_point()
+    assert start["sf_log__"] > np.log(0.2)  # the density has a pole at zero
+    share = np.bincount(film, liked) / np.bincount(film)
+    assert np.corrcoef(start["f"], np.log(share / (1 - share)))[0, 1] > 0.95
