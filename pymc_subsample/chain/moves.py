@@ -17,7 +17,7 @@ from pymc_subsample.chain.proposals import (
     as_proposal,
     proposed,
 )
-from pymc_subsample.chain.signatures import SharedContinuous, SharedTransitions, shares
+from pymc_subsample.chain.shared_arguments import SharedContinuous, SharedTransitions, shares
 from pymc_subsample.chain.tuning import ProposalTuning, TuningState, settled
 from pymc_subsample.diagnostics.checks import check_accepted, check_temperature
 from pymc_subsample.diagnostics.record import MoveRecord, most_kept

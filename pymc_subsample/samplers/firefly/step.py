@@ -18,7 +18,7 @@ from pymc_subsample.chain.moves import Proposal, ProposingState
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.proposals import Langevin, require_size
 from pymc_subsample.chain.setup import Preparation
-from pymc_subsample.chain.signatures import SharedTransitions
+from pymc_subsample.chain.shared_arguments import SharedTransitions
 from pymc_subsample.chain.tuning import ProposalTuning
 from pymc_subsample.compiled.functions import address_of, building_graphs
 from pymc_subsample.diagnostics import checks

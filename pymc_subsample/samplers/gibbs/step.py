@@ -13,7 +13,7 @@ from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.method import ChainState, Method
 from pymc_subsample.chain.progress import doing
-from pymc_subsample.chain.signatures import StepArguments
+from pymc_subsample.chain.shared_arguments import StepArguments
 from pymc_subsample.compiled.functions import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import MoveRecord

@@ -22,7 +22,7 @@ from pymc_subsample.chain.moves import (
     by_langevin,
 )
 from pymc_subsample.chain.proposals import require_size
-from pymc_subsample.chain.signatures import shares
+from pymc_subsample.chain.shared_arguments import shares
 from pymc_subsample.chain.sizing import Choice, choose, choose_always
 from pymc_subsample.compiled.functions import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check, amount, sentence
