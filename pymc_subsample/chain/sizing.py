@@ -8,7 +8,7 @@ import numpy as np
 
 from pymc_subsample.chain.ellipsoid import shape
 from pymc_subsample.chain.memory import total_memory
-from pymc_subsample.chain.nuts_cost import nuts
+from pymc_subsample.chain.nuts_instead import nuts
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.setup import Preparation, Problem
 from pymc_subsample.compiled.blas import one_thread

@@ -14,7 +14,7 @@ from chains import QUIET, assert_as_declared, assert_moments, chain
 from scipy import stats
 
 import pymc_subsample as pms
-from pymc_subsample.chain import nuts_cost
+from pymc_subsample.chain import nuts_instead
 from pymc_subsample.diagnostics.integrals import INTEGRALS, LOCAL_DRAWS
 from pymc_subsample.units import local, marginal
 from pymc_subsample.units.accuracy import Integral
@@ -50,8 +50,8 @@ def step():
 @pytest.mark.costly
 def test_all_units_are_compared_in_the_variables_that_the_chain_moves(monkeypatch):
     """In those of the user's model, effects among them, compiled code had written beyond arrays."""
-    monkeypatch.setattr(nuts_cost, "SAVED_SECONDS", 0.0)
-    found = nuts_cost.compare(step())
+    monkeypatch.setattr(nuts_instead, "SAVED_SECONDS", 0.0)
+    found = nuts_instead.compare(step())
     assert 1 < found.gradients < 100
     with pytest.raises(AssertionError, match="theta is of another model"):
         step().expansion.parameters(np.zeros(UNITS))

@@ -8,12 +8,8 @@ import numpy as np
 
 from pymc_subsample.bounds.remainders import RowBounds, bound_rows
 from pymc_subsample.bounds.thinning import DRAW, EXACT, GRADIENTS, gradient_time
-from pymc_subsample.chain.nuts_cost import (
-    DRAWS,
-    FEW_GRADIENTS,
-    SAVED_SECONDS,
-    counted_gradient,
-)
+from pymc_subsample.chain.nuts_cost import DRAWS, FEW_GRADIENTS, counted_gradient
+from pymc_subsample.chain.nuts_instead import SAVED_SECONDS
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.factors import scaled
