@@ -46,8 +46,8 @@ def check_tails(step: Any) -> list[Check]:
     if TAIL not in step.rules or step.temperature != 1.0:
         return []
     density = partial(log_densities, step.expansion, temperature=step.temperature)
-    kept = np.array(step.record.kept)
-    return tails.check_tails(density, step.n_rows, kept, _untransformed(step), step.layout.called)
+    draws = np.array(step.record.thinned)
+    return tails.check_tails(density, step.n_rows, draws, _untransformed(step), step.layout.called)
 
 
 def _untransformed(step: Any) -> np.ndarray:
@@ -77,7 +77,8 @@ def _confirm_crossings(step: Any) -> None:
 
 def _ends_near(step: Any, points: Sequence[np.ndarray], reach: float = 1.0) -> np.ndarray:
     at = np.reshape(points, (len(points), len(step.record.last)))
-    return ends_near(partial(log_prior, step), at, np.array(step.record.kept), step.active, reach)
+    draws = np.array(step.record.thinned)
+    return ends_near(partial(log_prior, step), at, draws, step.active, reach)
 
 
 def _with_cause(step: Any, check: Check) -> Check:
@@ -85,11 +86,11 @@ def _with_cause(step: Any, check: Check) -> Check:
     if check.passed:
         return check
     if check.rule.name == OVERLOOKED.name and not np.isfinite(check.value):
-        out = [x for x in step.record.kept if not np.isfinite(log_prior(step, x))]
+        out = [x for x in step.record.thinned if not np.isfinite(log_prior(step, x))]
         if out:
             return replace(
                 check,
-                advice=f"{len(out)} of {len(step.record.kept)} draws that were looked at are "
+                advice=f"{len(out)} of {len(step.record.thinned)} draws that were looked at are "
                 f"outside of the support: {_named(step, out[0])}. This step moves by gradients, "
                 f"which do not see where a density ends. {_SMOOTH}.",
             )

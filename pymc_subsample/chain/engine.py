@@ -19,9 +19,8 @@ from pymc.step_methods.state import DataClassState, WithSamplingState
 
 from pymc_subsample.chain import arguments, guards, integrating, notices, variables
 from pymc_subsample.chain.ahead import Ahead
-from pymc_subsample.chain.connection import CONNECTED, connect
+from pymc_subsample.chain.connection import CONNECTED, Form, connect
 from pymc_subsample.chain.method import Method
-from pymc_subsample.chain.model_form import Form
 from pymc_subsample.chain.modes import number_of_chain
 from pymc_subsample.chain.notices import Unsaid
 from pymc_subsample.chain.sampler import Sampler, Statistics

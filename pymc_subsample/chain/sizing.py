@@ -80,7 +80,7 @@ def _chosen(
     points = prepared.pilot, prepared.far
     residuals = prepared.residuals or residuals_around(problem.expansion, at, *points)
     if problem.archive is not None:
-        problem.archive.keep(problem.expansion, at, *points, residuals)
+        problem.archive.write(problem.expansion, at, *points, residuals)
     why = ""
     found = sized(kind, residuals, temperature, subsample_size, n_blocks)
     if subsample_size is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pymc_subsample.rows.folders import PARTIAL
-from pymc_subsample.rows.store import FORMAT, HEADER, KEPT, ROWS, Store, StoreError, read_header
+from pymc_subsample.rows.store import FORMAT, HEADER, RESULTS, ROWS, Store, StoreError, read_header
 from pymc_subsample.validation import shown
 
 _log = logging.getLogger("pymc.subsample")
@@ -83,7 +83,7 @@ def refuse_foreign(path: Path) -> None:
     known = ROWS in names
     with suppress(StoreError):
         known = known or read_header(path).get("format") == FORMAT
-    if not known or names - {HEADER, ROWS, KEPT, f"{HEADER}.{PARTIAL}"}:
+    if not known or names - {HEADER, ROWS, RESULTS, f"{HEADER}.{PARTIAL}"}:
         raise StoreError(
             f"{path} was not made by Rows (it holds {shown(sorted(names))}) and is not replaced. "
             "Choose another path."

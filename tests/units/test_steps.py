@@ -16,7 +16,7 @@ from scipy import stats
 import pymc_subsample as pms
 from pymc_subsample.chain import nuts_instead
 from pymc_subsample.diagnostics.integrals import INTEGRALS, LOCAL_DRAWS
-from pymc_subsample.units import local, marginal
+from pymc_subsample.units import drawing, marginal
 from pymc_subsample.units.accuracy import Integral
 from pymc_subsample.units.choosing import may_pay
 
@@ -145,14 +145,14 @@ def test_where_a_point_repeats_local_variables_are_drawn_anew():
 
 @pytest.mark.costly
 def test_draws_of_the_prior_are_found_out(monkeypatch):
-    kept = local.LocalDraws.at
+    right = drawing.LocalDraws.at
     elsewhere = {"mu": 0.0, "tau_log__": 0.0, "sigma_log__": 1.0}  # where sigma is e
 
     def wrong(self, point, key, number):
         there = point | {n: np.array(x) for n, x in elsewhere.items()}
-        return kept(self, there, key, number)
+        return right(self, there, key, number)
 
-    monkeypatch.setattr(local.LocalDraws, "at", wrong)
+    monkeypatch.setattr(drawing.LocalDraws, "at", wrong)
     assert stats.kstest(standardised(sampled(draws=500), 17), "norm").pvalue < 1e-5
 
 
@@ -171,7 +171,7 @@ def test_draws_do_not_depend_on_processes_or_on_what_is_stored():
 
 @pytest.mark.costly
 def test_a_run_that_stores_no_local_variable_draws_none(monkeypatch):
-    monkeypatch.setattr(local.LocalDraws, "at", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr(drawing.LocalDraws, "at", lambda *_: pytest.fail("drawn"))
     run = sampled(draws=100, tune=100, var_names=["mu", "tau", "sigma"])
     monkeypatch.undo()
     draws = pms.effects(run, model(), "z", levels=["u0", "u17"])["z"]

@@ -204,8 +204,8 @@ def audit(
 
 def _with_finer_nodes(model: pm.Model, names: Sequence[str]) -> pm.Model:
     """Return a model without local variables, by twice the nodes that a step takes."""
-    _, kept = without_units(model, names)
-    return without_units(model, names, 2 * kept.integral.per_dimension)[0]
+    _, integrals = without_units(model, names)
+    return without_units(model, names, 2 * integrals.integral.per_dimension)[0]
 
 
 # Arguments

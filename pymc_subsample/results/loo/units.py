@@ -134,26 +134,27 @@ def of_units(
     reff: float | None,
 ) -> tuple[UnitsLeftOut, Approximation, tuple[str, np.ndarray | None]]:
     """Return rows of a run that integrated local variables out, and what is known of them."""
-    marginal, kept = without_units(model, integrated)
+    marginal, integrals = without_units(model, integrated)
     require_free_variables(posterior, marginal, _SAID)
-    refuse_moved(kept, model, posterior, _SAID)
-    term = _term_of(kept, names)
-    rows = kept.functions.parts[term].index
+    refuse_moved(integrals, model, posterior, _SAID)
+    term = _term_of(integrals, names)
+    functions = integrals.functions
+    rows = functions.parts[term].index
     leaving = read_groups(groups, len(rows), model, None)
-    own = posterior[list(kept.functions.values)]
-    vector = Vector({v.name: kept.functions.start[v.name] for v in kept.functions.values.values()})
+    own = posterior[list(functions.values)]
+    vector = Vector({v.name: functions.start[v.name] for v in functions.values.values()})
     thetas = to_theta(marginal, vector, own, _SAID).reshape(-1, vector.size)
-    refuse_others(marginal, vector, _drift(kept, thetas))
+    refuse_others(marginal, vector, _drift(integrals, thetas))
     reff = relative_efficiency(own) if reff is None else reff
-    left = UnitsLeftOut(kept, term, thetas, reff, leaving)
-    graphs = kept.functions.graphs
+    left = UnitsLeftOut(integrals, term, thetas, reff, leaving)
+    graphs = functions.graphs
     observed = graphs.reading.terms[list(graphs.grouping.index)[term - 1]].name
     return left, left.known(), labels(model, observed, groups, leaving)
 
 
-def _drift(kept: Marginal, thetas: np.ndarray) -> Drift:
+def _drift(integrals: Marginal, thetas: np.ndarray) -> Drift:
     some = thetas[spread(len(thetas), 1, SOME)]
-    counted = np.ones(len(kept.functions.levels))
-    own, times = kept.functions, kept.integral.per_dimension
-    scores = [log_posterior(own, x, kept.modes_at(own, x), times, counted)[1] for x in some]
+    counted = np.ones(len(integrals.functions.levels))
+    own, times = integrals.functions, integrals.integral.per_dimension
+    scores = [log_posterior(own, x, integrals.modes_at(own, x), times, counted)[1] for x in some]
     return drift_of_scores(thetas, np.array(scores))

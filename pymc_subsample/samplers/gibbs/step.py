@@ -118,8 +118,8 @@ def _check(step: "AusterityGibbs") -> list[Check]:
         return []  # exact
     rng = np.random.default_rng(0)
     tested = np.flatnonzero(step.n_touching > step.batch_size)
-    kept = [step.record.kept[k % len(step.record.kept)] for k in range(_UPDATES)]
-    updates = list(zip(kept, rng.choice(tested, _UPDATES).tolist(), strict=True))
+    draws = [step.record.thinned[k % len(step.record.thinned)] for k in range(_UPDATES)]
+    updates = list(zip(draws, rng.choice(tested, _UPDATES).tolist(), strict=True))
     errors = conditional_errors(
         step.expansion, step.touching, step.active, updates, test=TEST.address,
         settings=settings(step), decisions=_DECISIONS, rng=rng,

@@ -300,8 +300,8 @@ def _check(step: Any) -> list[Check]:
     )
     if errors is not None:
         density = partial(log_densities, step.expansion, temperature=step.temperature)
-        kept = np.array(step.record.kept)
-        found += check_overlooked(density, step.n_rows, kept, step.active)
+        draws = np.array(step.record.thinned)
+        found += check_overlooked(density, step.n_rows, draws, step.active)
     if errors is not None and all(check.passed for check in found):
         decision.conclude(step, errors)
     return found
