@@ -72,7 +72,7 @@ class _Factored:
         exponent = pt.constant(0.0) if self.exponent is None else self.exponent
         return exponent if self.zero is None else pt.switch(self.zero, -np.inf, exponent)
 
-    def __mul__(self, other: "_Product") -> "_Product":
+    def __mul__(self, other: "_Factored") -> "_Factored":
         return _Factored(
             self.factors + other.factors,
             _joined(add, self.exponent, other.exponent),
@@ -87,7 +87,7 @@ class _Factored:
             self.coefficient if self.zero is None else pt.switch(self.zero, 0.0, self.coefficient)
         )
 
-    def each(self, function: Callable[[Variable], Variable]) -> "_Product":
+    def each(self, function: Callable[[Variable], Variable]) -> "_Factored":
         """Apply what moves elements."""
         exponent, zero = (None if v is None else function(v) for v in (self.exponent, self.zero))
         factors = tuple(function(v) if v.type.ndim else v for v in self.factors)

@@ -39,7 +39,7 @@ _FEW_ROWS = 1.0
 _DEARER, _SHARE = 1.25, 0.25
 # Products of three coefficients that are worth summing over the rows, and their sums that are
 # worth keeping.
-_MOST_MULTIPLICATIONS, _MOST_CUBES = 3e10, 4_000_000
+_MOST_TERMS, _MOST_CUBES = 3e10, 4_000_000
 # Seconds that bounds on fourth derivatives may take, where nobody asked for them: as such sums do.
 _OF_THIRD = 10.0
 
@@ -155,11 +155,8 @@ class Deciding:
             return None
         bounds = self.bounds(home.reference, home.factor)
         strata, seen = bounds.table.elements.shape
-        multiplications = math.comb(seen + 2, 3) * self._second.n_predictors**2
-        costly = (
-            self._second.n_rows * multiplications > _MOST_MULTIPLICATIONS
-            or strata * multiplications > _MOST_CUBES
-        )
+        terms = math.comb(seen + 2, 3) * self._second.n_predictors**2
+        costly = self._second.n_rows * terms > _MOST_TERMS or strata * terms > _MOST_CUBES
         if bounds.per_decision <= _FEW_ROWS or costly:
             return None
         third = self._second.third()
