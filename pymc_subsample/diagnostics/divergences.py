@@ -84,7 +84,7 @@ def loss(
 ) -> Loss:
     """Estimate what so many divergences hide, by the mean and sd of all draws, shape (a,).
 
-    `before`, shape (k, a), are some of the draws before divergent ones, `kept`, (m, a), evenly
+    `before`, shape (k, a), are some of the draws before divergent ones, `thinned`, (m, a), evenly
     spread ones.
     """
     if not divergences:

@@ -451,7 +451,7 @@ def test_beside_a_step_that_moves_other_variables():
 
 
 @pytest.mark.slow
-def test_rows_on_disk_and_their_kept_sums(tmp_path):
+def test_rows_on_disk_and_their_stored_sums(tmp_path):
     t, y, (mean, sd) = normal_rows()
     pd.DataFrame({"t": t, "y": y}).to_parquet(tmp_path / "rows.parquet")
     rows = pms.Rows.from_parquet(tmp_path / "rows.parquet", cache=tmp_path / "rows")
