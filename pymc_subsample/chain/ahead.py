@@ -95,7 +95,7 @@ class Ahead:
             state, point, step.thread = self._before
             _restore(step, state)
             for _ in range(self._handed_out):
-                values, _ = self._made(step, point, 1)
+                values, _ = self.make(step, point, 1)
                 [point] = completed(step, step.layout.points(point, values), 0)
             self._most = max(1, self._handed_out)
         self.forget()
@@ -113,7 +113,7 @@ class Ahead:
             self._fastest = min(self._fastest, thread_time() - start)
             self._undoing = True  # until draws are there
         begin = perf_counter()
-        values, self._stats = self._made(step, point, size)
+        values, self._stats = self.make(step, point, size)
         self._from, self._values = point, values
         self._undoing = False
         took = perf_counter() - begin
@@ -122,7 +122,7 @@ class Ahead:
         elif took > 2 * _SECONDS:
             self._most = max(1, self._most // 2)
 
-    def _made(
+    def make(
         self, step: "ChainStep", point: PointType, size: int
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Make some draws, one after the other.
