@@ -1,4 +1,4 @@
-"""Draws that are made several at a time, and handed out one by one."""
+"""Draws of a chain, which are made several at a time, and handed out one by one."""
 
 import math
 from copy import deepcopy
@@ -11,7 +11,11 @@ import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.step_methods.state import WithSamplingState
 
-from pymc_subsample.chain.integrating import completed
+from pymc_subsample.chain.end_of_chain import judged
+from pymc_subsample.chain.integrating import completed, unit_statistics
+from pymc_subsample.chain.method import named_alike
+from pymc_subsample.chain.sampler import STATISTIC
+from pymc_subsample.diagnostics import checks
 
 if TYPE_CHECKING:
     from pymc_subsample.chain.engine import ChainStep
@@ -48,6 +52,8 @@ class Ahead:
         self._undoing = False
         self._most = 1
         self._copies, self._fastest = 0, math.inf
+        # Statistics that draws share, but for the checks of the chain's last.
+        self._unjudged: dict[str, Any] = {}
 
     @property
     def _left(self) -> bool:
@@ -89,7 +95,7 @@ class Ahead:
             state, point, step.thread = self._before
             _restore(step, state)
             for _ in range(self._handed_out):
-                values, _ = step.make(point, 1)
+                values, _ = self.make(step, point, 1)
                 [point] = completed(step, step.layout.points(point, values), 0)
             self._most = max(1, self._handed_out)
         self.forget()
@@ -107,7 +113,7 @@ class Ahead:
             self._fastest = min(self._fastest, thread_time() - start)
             self._undoing = True  # until draws are there
         begin = perf_counter()
-        values, self._stats = step.make(point, size)
+        values, self._stats = self.make(step, point, size)
         self._from, self._values = point, values
         self._undoing = False
         took = perf_counter() - begin
@@ -115,6 +121,36 @@ class Ahead:
             self._most *= 2
         elif took > 2 * _SECONDS:
             self._most = max(1, self._most // 2)
+
+    def make(
+        self, step: "ChainStep", point: PointType, size: int
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Make some draws, one after the other.
+
+        Returns vectors of values, shape (size, d), and statistics: arrays of shape (size,), or what
+        the draws share. The last draw of a chain is made alone.
+        """
+        method = step.method
+        thetas, infos = method.transitions(step, method.enter(step, point), size)
+        values, infos["volume"] = step.expansion.written(thetas)
+        if not self._unjudged:
+            self._unjudged = checks.record(step.rules, None) | {"warning": None}
+            self._unjudged |= {"n_rows": step.n_rows, STATISTIC: step.sampler.number}
+            self._unjudged |= unit_statistics(step.units)
+        stats = named_alike(step.stats_dtypes_shapes, infos) | method.statistics(step, infos)
+        stats |= self._unjudged | {"tune": step.tune}
+        if step.tune:
+            info = {name: x[0] for name, x in infos.items()}
+            stats["warning"] = method.adapt(step, thetas[0], info)
+        else:
+            method.watch(step, thetas, infos)
+            step.draws_left -= size
+            if step.draws_left == 0:
+                stats |= judged(step)
+        # The last draw: values of the variables, and the chain's vector.
+        step.left = values[-1][step.active] if step.thread is not None else None
+        step.own = None if step.expansion.coordinates is None else thetas[-1].copy()
+        return values, stats
 
 
 def _separated(stats: dict[str, Any], part: slice, size: int) -> list[StatsType]:

@@ -9,6 +9,7 @@ import numpy as np
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.util import is_transformed_name
 
+from pymc_subsample.chain.integrating import check_units
 from pymc_subsample.chain.starting import log_prior
 from pymc_subsample.diagnostics import checks, tails
 from pymc_subsample.diagnostics.checks import Check, amount
@@ -31,13 +32,22 @@ _SMOOTH = (
 )
 
 
+def judged(step: Any) -> dict[str, Any]:
+    """Check a finished chain: statistics of its last draw, and the warning with it."""
+    _confirm_crossings(step)
+    found = [_with_cause(step, x) for x in (*step.method.check(step), *check_tails(step))]
+    found += check_units(step)
+    step.thread = None
+    return _recorded(step, found)
+
+
 def check_tails(step: Any) -> list[Check]:
     """Look how the density falls beyond draws that are very far out, if there are some."""
     if TAIL not in step.rules or step.temperature != 1.0:
         return []
     density = partial(log_densities, step.expansion, temperature=step.temperature)
-    kept = np.array(step.record.kept)
-    return tails.check_tails(density, step.n_rows, kept, _untransformed(step), step.layout.called)
+    draws = np.array(step.record.thinned)
+    return tails.check_tails(density, step.n_rows, draws, _untransformed(step), step.layout.called)
 
 
 def _untransformed(step: Any) -> np.ndarray:
@@ -49,7 +59,7 @@ def _untransformed(step: Any) -> np.ndarray:
     return places if effects is None else np.setdiff1d(places, effects.bent)
 
 
-def recorded(step: Any, found: Sequence[Check]) -> dict[str, Any]:
+def _recorded(step: Any, found: Sequence[Check]) -> dict[str, Any]:
     """Return statistics of a chain's last draw, and the warning with it."""
     if step.search is not None:
         found = [*found, checks.check_modes(step.search)]
@@ -58,7 +68,7 @@ def recorded(step: Any, found: Sequence[Check]) -> dict[str, Any]:
     return checks.record(step.rules, found, step.search) | {"warning": warning}
 
 
-def confirm_crossings(step: Any) -> None:
+def _confirm_crossings(step: Any) -> None:
     """Take trajectories for rejections at an edge only where the prior or a potential has one."""
     record = step.record
     if getattr(record, "crossings", 0):
@@ -67,21 +77,20 @@ def confirm_crossings(step: Any) -> None:
 
 def _ends_near(step: Any, points: Sequence[np.ndarray], reach: float = 1.0) -> np.ndarray:
     at = np.reshape(points, (len(points), len(step.record.last)))
-    return ends_near(partial(log_prior, step), at, np.array(step.record.kept), step.active, reach)
-
-
-def with_causes(step: Any, found: Sequence[Check]) -> list[Check]:
-    """Name the constraint where it is what makes checks fail, in place of the usual remedy."""
-    return [check if check.passed else _with_cause(step, check) for check in found]
+    draws = np.array(step.record.thinned)
+    return ends_near(partial(log_prior, step), at, draws, step.active, reach)
 
 
 def _with_cause(step: Any, check: Check) -> Check:
+    """Name the constraint where it is what makes a check fail, in place of the usual remedy."""
+    if check.passed:
+        return check
     if check.rule.name == OVERLOOKED.name and not np.isfinite(check.value):
-        out = [x for x in step.record.kept if not np.isfinite(log_prior(step, x))]
+        out = [x for x in step.record.thinned if not np.isfinite(log_prior(step, x))]
         if out:
             return replace(
                 check,
-                advice=f"{len(out)} of {len(step.record.kept)} draws that were looked at are "
+                advice=f"{len(out)} of {len(step.record.thinned)} draws that were looked at are "
                 f"outside of the support: {_named(step, out[0])}. This step moves by gradients, "
                 f"which do not see where a density ends. {_SMOOTH}.",
             )

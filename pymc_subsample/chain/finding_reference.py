@@ -12,8 +12,8 @@ from pymc_subsample.chain.integrating import integrated_anew
 from pymc_subsample.chain.modes import starts
 from pymc_subsample.chain.setup import NEARLY, Preparation, Problem
 from pymc_subsample.expansion.curvature import MAX_DENSE
-from pymc_subsample.expansion.kept_sums import Archive
 from pymc_subsample.expansion.reference import Reference
+from pymc_subsample.expansion.stored_sums import Archive
 from pymc_subsample.expansion.undefined import without_curvature
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.model.errors import differentiated

@@ -1,8 +1,8 @@
 """What must not touch a chain: data that changed, another thread, other steps on its variables."""
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
@@ -10,6 +10,9 @@ from pymc.step_methods.compound import BlockedStep
 
 from pymc_subsample.chain.pm_sample import steps_beside
 from pymc_subsample.model import TallModel, TallModelError
+
+if TYPE_CHECKING:
+    from pymc_subsample.chain.engine import ChainStep
 
 _MOST_ROWS = 2**32  # Numbers of rows are of 32 bits.
 
@@ -27,8 +30,9 @@ def contents(model: pm.Model, tall: TallModel) -> dict[str, Any]:
     return {name: (named.get(name), digests.get(name)) for name in {**named, **digests}}
 
 
-def refuse_changes(step: BlockedStep, seen: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def refuse_changes(step: "ChainStep") -> None:
     """Refuse a model, or data, that changed after the step was made; see `contents`."""
+    seen, now = step.seen, contents(step.model, step.tall)
     changed = [name for name in {**seen, **now} if _differ(seen.get(name), now.get(name))]
     if changed:
         raise ValueError(

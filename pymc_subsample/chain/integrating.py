@@ -139,10 +139,10 @@ def say_costs(step: "ChainStep") -> None:
     each = thread_time() - start
     total = each * int(known["draws"]) * len(known["traces"])
     if total > _LONG:
-        kept = [v.name for v in units.model.free_RVs if v.name not in units.names]
+        stored = [v.name for v in units.model.free_RVs if v.name not in units.names]
         _log.info(
             f"{type(step).__name__}: draws of {' and '.join(units.names)} take about "
-            f"{1000 * each:.2g} ms each, {total:.2g} s in all. pm.sample(..., var_names={kept}) "
+            f"{1000 * each:.2g} ms each, {total:.2g} s in all. pm.sample(..., var_names={stored}) "
             "leaves them out, and pms.effects draws chosen levels, or summarises all, afterwards."
         )
 
@@ -152,9 +152,9 @@ def check_units(step: "ChainStep") -> list[Check]:
     units = step.units
     if units is None:
         return []
-    kept = step.record.kept
-    some = np.unique(np.linspace(0, len(kept) - 1, min(_JUDGED, len(kept))).astype(int))
-    points = [step.tall.unravel(step.expansion.values(kept[i])) for i in some]
+    draws = step.record.thinned
+    some = np.unique(np.linspace(0, len(draws) - 1, min(_JUDGED, len(draws))).astype(int))
+    points = [step.tall.unravel(step.expansion.values(draws[i])) for i in some]
     error = units.error(points) if points else np.nan
     missed, level = units.missed()
     names = " and ".join(map(repr, units.names))

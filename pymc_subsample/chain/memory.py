@@ -108,10 +108,10 @@ def _remedy(model: pm.Model, names: Collection[str], local: Collection[str] = ()
         maker = name.removesuffix(_PROBABILITIES)
         said.append(f"{name!r} is left out by compute_p=False in {maker!r}'s distribution.")
     if set(names) - set(made):
-        kept = [v.name for v in model.free_RVs if v.name not in local]
-        kept += [v.name for v in model.deterministics if v.name not in names]
-        shown = f"[{', '.join(map(repr, kept))}]"
-        if len(kept) > _SHOWN and not local:
+        stored = [v.name for v in model.free_RVs if v.name not in local]
+        stored += [v.name for v in model.deterministics if v.name not in names]
+        shown = f"[{', '.join(map(repr, stored))}]"
+        if len(stored) > _SHOWN and not local:
             shown = "[v.name for v in model.free_RVs]"
         after = (
             "draw them, or summarise them, by pms.effects"

@@ -17,10 +17,10 @@ from pymc_subsample.chain.proposals import (
     as_proposal,
     proposed,
 )
-from pymc_subsample.chain.signatures import SharedContinuous, SharedTransitions, shares
+from pymc_subsample.chain.shared_arguments import SharedContinuous, SharedTransitions, shares
 from pymc_subsample.chain.tuning import ProposalTuning, TuningState, settled
 from pymc_subsample.diagnostics.checks import check_accepted, check_temperature
-from pymc_subsample.diagnostics.record import MoveRecord, most_kept
+from pymc_subsample.diagnostics.record import MoveRecord, most_thinned
 from pymc_subsample.expansion.factors import factor, scaled
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
@@ -192,7 +192,7 @@ def together(step: Any, infos: list[dict[str, np.ndarray]]) -> dict[str, np.ndar
 
 def begin(step: Any, tune: int, draws: int) -> None:
     """Start a chain."""
-    step.record = MoveRecord(draws=draws, most=most_kept(step.expansion.theta_size))
+    step.record = MoveRecord(draws=draws, most=most_thinned(step.expansion.theta_size))
     size, aims = len(step.active), step.aims
     found = given_factor(step.proposal, size)
     if found is None:
@@ -273,6 +273,6 @@ def recentred(step: Any, theta: np.ndarray) -> None:
 def pilots(step: Any) -> list[np.ndarray]:
     """Draws at which to check the chain: fewer where a pass over the rows takes long."""
     count = np.clip(_PILOT_ROWS // step.n_rows, _FEWEST_PILOTS, _MOST_PILOTS)
-    kept = step.record.kept
-    places = np.linspace(0, len(kept), _MOST_PILOTS + 1)[1:].astype(int)
-    return [kept[at - 1] for at in np.unique(places[places > 0])][-int(count) :]
+    draws = step.record.thinned
+    places = np.linspace(0, len(draws), _MOST_PILOTS + 1)[1:].astype(int)
+    return [draws[at - 1] for at in np.unique(places[places > 0])][-int(count) :]

@@ -6,10 +6,17 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pymc.stats.convergence import SamplerWarning, WarningType
 
+from pymc_subsample.chain.integrating import say_costs
+from pymc_subsample.chain.memory import hint_for_bambi, refuse_beyond_memory, warn_of_rows
+from pymc_subsample.chain.pm_sample import refuse_init
 from pymc_subsample.warning import warn
+
+if TYPE_CHECKING:
+    from pymc_subsample.chain.engine import ChainStep
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -46,6 +53,19 @@ class Notice(SamplerWarning):
 def begin_run() -> None:
     """Forget what another run said."""
     _of_run.named.clear()
+
+
+def announce(step: "ChainStep") -> None:
+    """Say, and refuse, what there is to say of a run before its chains begin: once for all."""
+    begin_run()
+    if step.unsaid is not None:
+        step.unsaid.say()
+    refuse_init(type(step).__name__)
+    units = step.units
+    refuse_beyond_memory(step.model, () if units is None else units.names)
+    warn_of_rows(step.model, step.tall, () if units is None else units.lengths)
+    hint_for_bambi(step.model)
+    say_costs(step)
 
 
 class _Listener(logging.Handler):

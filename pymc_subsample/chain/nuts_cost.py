@@ -1,4 +1,4 @@
-"""What NUTS on all rows would take, projected without running it.
+"""What a step takes, and what NUTS on all rows would take, projected without running it.
 
 A gradient of all rows is timed, and NUTS samples the rows' second-order expansion, which reads none
 of them, to see how many gradients it needs.
@@ -8,17 +8,14 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from dataclasses import replace
 from time import thread_time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
-from pymc.exceptions import SamplingError
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
-from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.factors import deviations, scaled
 from pymc_subsample.expansion.quadratic import Quadratic
@@ -38,32 +35,18 @@ _PER_OPERATION = 1.1e-9
 COMPILE_SECONDS = 5.0
 # Of `pm.sample`, after as many of tuning.
 DRAWS = 1000
-# What an approximation must save: at least so many seconds, and this share of the time.
-SAVED_SECONDS, _SAVED_SHARE = 10.0, 0.5
+# Gradients per draw that NUTS takes of regressions (5 to 8 in trials of Poisson ones, zero-inflated
+# ones and mixtures).
+FEW_GRADIENTS = 7
 _TIMED_ROWS = 200_000
-_TIMED_SECONDS = 0.1
+TIMED_SECONDS = 0.1
 # Draws of a step that are timed, the first few that are not counted, and time that is enough.
 _PROBE, _FIRST, _PROBE_SECONDS = 12, 4, 5.0
 
-# Draws of the trial run, if time allows, and fewest by which it is judged.
-_NUTS_TUNE, _NUTS_DRAWS, _NUTS_FEWEST_TUNE, _NUTS_FEWEST = 200, 400, 50, 100
-# Ratio of posterior standard deviations, in unconstrained space, from which on NUTS, which starts
-# its tuning with one step size for all, spends more of it on finding them than a trial that knows
-# them beforehand.
-_UNITS = 100.0
-# Tuning's share of a trial of NUTS; shares of draws whose divergences make its effective draws a
-# bound, and of tuning draws from which on the expansion is no density.
-_TUNING_SHARE, _FEW_DIVERGENCES, _OFTEN = 0.4, 0.05, 0.5
-# Why a projection is a bound.
-CUT, _DIVERGED = "its trial was cut short", "many draws of its trial diverged"
-_APART = "it has to find scales that are far apart, which its trial knew"
 # Standard deviations.
 _ASTRAY = 12.0
 # Normal draws in the chain's own coordinates that show variances of the model's variables.
 _POINTS = 500
-# Tuning draws of a short trial, and its time; gradients per draw that are many, and as many as NUTS
-# takes of regressions (5 to 8 in trials of Poisson ones, zero-inflated ones and mixtures).
-_SHORT, _SHORT_SECONDS, _MANY, FEW_GRADIENTS = 100, 1.0, 30, 7
 
 
 @contextmanager
@@ -81,7 +64,7 @@ def quiet() -> Iterator[None]:
 
 
 def seconds_per_pass(
-    expansion: Expansion, evaluate: Callable[[np.ndarray], None], least: float = _TIMED_SECONDS
+    expansion: Expansion, evaluate: Callable[[np.ndarray], None], least: float = TIMED_SECONDS
 ) -> float:
     """Seconds that a function of packed rows, shape (width, m), takes for all, by timing some."""
     chunks: list[np.ndarray] = []
@@ -109,7 +92,7 @@ def seconds_per_evaluation(step: "ChainStep") -> float:
 
 
 def seconds_per_full_gradient(
-    expansion: Expansion, reference: Reference, least: float = _TIMED_SECONDS
+    expansion: Expansion, reference: Reference, least: float = TIMED_SECONDS
 ) -> float:
     """Seconds of one log density and gradient of all rows as PyTensor compiles it: an estimate."""
     center = reference.center
@@ -141,7 +124,7 @@ class _Expanded:
         return np.float64(found.log_density(theta)), found.gradient(theta)
 
 
-class _Expansion:
+class NutsOnExpansion:
     """PyMC's NUTS on the exact prior and the rows' second-order expansion, which reads no rows.
 
     Its mass matrix is diagonal, as NUTS adapts it, and starts at the posterior's own.
@@ -192,124 +175,6 @@ class _Expansion:
         return not np.all(np.abs(draws - self.reference.theta) < _ASTRAY * self.sd)
 
 
-class Gradients(NamedTuple):
-    """Gradients of all rows that NUTS needs."""
-
-    # Their numbers.
-    per_effective_draw: float
-    per_tuning_draw: float
-    # Why these are lower bounds, if they are.
-    bound: str = ""
-
-
-class NutsTrial:
-    """NUTS on the expansion of a model's rows, which tells how many gradients it needs.
-
-    The step samples all variables, with a reference point.
-    """
-
-    def __init__(self, step: "ChainStep", seed: int) -> None:
-        diagonal = step.expansion.curvature == "diagonal"
-        self._chain = None if diagonal else _Expansion(step, _NUTS_TUNE, _NUTS_DRAWS, seed)
-        self._tuned, self._diverging = False, 0
-        self._tuning, self._sizes, self._draws = (list[np.ndarray]() for _ in range(3))
-
-    def gradients(self, seconds: float) -> Gradients | None:
-        """Go on for some time, while it was too short; return gradients that NUTS needs.
-
-        Until there are 100 draws, an effective one takes the gradients of a draw, at least. None
-        where the expansion is no density away from the reference.
-        """
-        chain = self._chain
-        if chain is None:
-            return None
-        if not self._tuned:
-            done = sum(map(len, self._tuning))
-            sizes, draws, diverging = chain.run(_NUTS_TUNE - done, _TUNING_SHARE * seconds)
-            if chain.astray(draws) or diverging > _OFTEN * len(draws):
-                self._chain = None
-                return None
-            self._tuning.append(sizes)
-        tuning = np.concatenate(self._tuning)
-        later = float(np.mean(tuning[len(tuning) // 3 :]))
-        if len(tuning) < _NUTS_FEWEST_TUNE:
-            return Gradients(later, later, CUT)
-        if not self._tuned:
-            chain.nuts.stop_tuning()
-            self._tuned = True
-        sizes, draws, diverging = chain.run(_NUTS_DRAWS, (1 - _TUNING_SHARE) * seconds)
-        if chain.astray(draws):
-            self._chain = None
-            return None
-        self._sizes.append(sizes)
-        self._draws.append(draws)
-        self._diverging += diverging
-        sizes, draws = np.concatenate(self._sizes), np.concatenate(self._draws)
-        if len(draws) < _NUTS_FEWEST:
-            return Gradients(float(np.mean(sizes)), later, CUT)
-        unfit = _DIVERGED if self._diverging > _FEW_DIVERGENCES * len(draws) else ""
-        apart = _APART if chain.sd.max() > _UNITS * chain.sd.min() else ""
-        return Gradients(float(sizes.sum() / smallest_ess(draws)), later, unfit or apart)
-
-
-def smallest_ess(draws: np.ndarray) -> float:
-    """Smallest bulk effective sample size of columns, shape (draws, k), that vary at all.
-
-    At least 1, which stands for those of too few draws, or such that are not finite.
-    """
-    varying = [x for x in draws.T.astype(float) if np.ptp(x) != 0]
-    found = [array_stats.ess(x[None, :], method="bulk") for x in varying]
-    return max(float(np.min(found)), 1.0) if found and np.all(np.isfinite(found)) else 1.0
-
-
-# Beside a step that reads a large share of the rows
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What a chain of 1,000 draws, after as many of tuning, takes a step and NUTS on all rows."""
-
-    per_gradient: float  # Seconds of the processor for a gradient of all rows.
-    # The same of the step, and of NUTS with its compilation. nan where not even many gradients of
-    # all rows would take long.
-    seconds: float = np.nan
-    full_seconds: float = np.nan
-    gradients: float = np.nan  # Of all rows per draw of NUTS.
-
-
-def compare(step: "ChainStep", drawn: tuple[float, float] | None = None) -> Comparison:
-    """Time a few draws of a step, which samples all variables, and project NUTS on all rows.
-
-    Seconds and gradients per draw are those `drawn`, if they are known. A gradient of all rows is
-    timed. As many of them are taken per draw as NUTS needs in its tuning on the rows' expansion,
-    within a second, or else as the step takes.
-    """
-    assert step.prepared is not None
-    per_gradient = seconds_per_full_gradient(
-        step.expansion, step.prepared.reference, 0.2 * _TIMED_SECONDS
-    )
-    if drawn is None and 2 * DRAWS * _MANY * per_gradient < SAVED_SECONDS:
-        return Comparison(per_gradient)
-    per_draw, steps = drawn or seconds_per_draw(step, 0)
-    gradients = _gradients_of_tuning(step) or steps
-    full = COMPILE_SECONDS + 2 * DRAWS * gradients * per_gradient
-    return Comparison(per_gradient, 2 * DRAWS * per_draw, full, gradients)
-
-
-def _gradients_of_tuning(step: "ChainStep") -> float | None:
-    """Gradients per draw of NUTS in tuning; None where the expansion is no density."""
-    if step.expansion.curvature == "diagonal":
-        return None
-    try:
-        pilot = _Expansion(step, _SHORT, 0, 0)
-        sizes, draws, diverging = pilot.run(_SHORT, _SHORT_SECONDS)
-    except (SamplingError, ValueError):  # not finite where it starts
-        return None
-    if diverging > 0.2 * len(sizes) or pilot.astray(draws):
-        return None
-    return float(np.mean(sizes[len(sizes) // 3 :]))
-
-
 def seconds_per_draw(step: "ChainStep", seed: int) -> tuple[float, float]:
     """Seconds and leapfrog steps, if any, per draw of a few tuning draws without the first."""
     twin = object.__new__(type(step))  # which moves on, and leaves the step as it is
@@ -325,20 +190,3 @@ def seconds_per_draw(step: "ChainStep", seed: int) -> tuple[float, float]:
         if len(times) > _FIRST and sum(times) > _PROBE_SECONDS:
             break
     return float(np.mean(times[_FIRST:])), float(np.mean(steps[_FIRST:]))
-
-
-def pays(seconds: float, full_seconds: float, bound: str = "") -> bool:
-    """Whether an approximation saves enough: 10 s, and half the time if that is a projection.
-
-    Projections are rough, but a lower bound errs to one side.
-    """
-    share = 0.0 if bound else _SAVED_SHARE
-    return bool(full_seconds - seconds >= max(SAVED_SECONDS, share * full_seconds))
-
-
-def nuts(units: bool = False) -> tuple[str, str]:
-    """Name and code of the best NUTS on all rows, or units, that is installed."""
-    of = ["model=pms.marginalize(model)"] if units else []
-    if find_spec("nutpie") is None:
-        return "pm.NUTS", f"pm.sample({', '.join(of)})"
-    return "nutpie", f"pm.sample({', '.join(['nuts_sampler="nutpie"', *of])})"

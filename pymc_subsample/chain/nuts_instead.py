@@ -1,22 +1,36 @@
-"""Beside a step that reads a large share of the rows: NUTS on all of them."""
+"""In the place of a step that reads a large share of the rows: NUTS on all of them."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pymc.exceptions import SamplingError
 
 from pymc_subsample.chain.integrating import each as each_of
 from pymc_subsample.chain.notices import Notice
-from pymc_subsample.chain.nuts_cost import DRAWS, compare, nuts, pays
+from pymc_subsample.chain.nuts_cost import (
+    COMPILE_SECONDS,
+    DRAWS,
+    TIMED_SECONDS,
+    NutsOnExpansion,
+    seconds_per_draw,
+    seconds_per_full_gradient,
+)
 from pymc_subsample.chain.pm_sample import has_draws
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.diagnostics.checks import amount
 
 if TYPE_CHECKING:
+    from pymc_subsample.chain.engine import ChainStep
     from pymc_subsample.samplers.hmc_ecs.step import HMCECS
 
 # Of the rows, from which reading all of them is tried, and from which it may be faster.
 LARGE_SHARE, NO_SMALL_SHARE = 0.25, 0.1
+# What an approximation must save: at least so many seconds, and this share of the time.
+SAVED_SECONDS, _SAVED_SHARE = 10.0, 0.5
+# Tuning draws of a short trial of NUTS, and its time; gradients per draw that are many.
+_SHORT, _SHORT_SECONDS, _MANY = 100, 1.0, 30
 
 
 class OutgrownError(RuntimeError):
@@ -35,6 +49,68 @@ class Outgrown(Notice):
         if not has_draws():
             raise OutgrownError(self.message)
         return "warn" if super().level == "info" else "debug"
+
+
+def pays(seconds: float, full_seconds: float, bound: str = "") -> bool:
+    """Whether an approximation saves enough: 10 s, and half the time if that is a projection.
+
+    Projections are rough, but a lower bound errs to one side.
+    """
+    share = 0.0 if bound else _SAVED_SHARE
+    return bool(full_seconds - seconds >= max(SAVED_SECONDS, share * full_seconds))
+
+
+def nuts(units: bool = False) -> tuple[str, str]:
+    """Name and code of the best NUTS on all rows, or units, that is installed."""
+    of = ["model=pms.marginalize(model)"] if units else []
+    if find_spec("nutpie") is None:
+        return "pm.NUTS", f"pm.sample({', '.join(of)})"
+    return "nutpie", f"pm.sample({', '.join(['nuts_sampler="nutpie"', *of])})"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a chain of 1,000 draws, after as many of tuning, takes a step and NUTS on all rows."""
+
+    per_gradient: float  # Seconds of the processor for a gradient of all rows.
+    # The same of the step, and of NUTS with its compilation. nan where not even many gradients of
+    # all rows would take long.
+    seconds: float = np.nan
+    full_seconds: float = np.nan
+    gradients: float = np.nan  # Of all rows per draw of NUTS.
+
+
+def compare(step: "ChainStep", drawn: tuple[float, float] | None = None) -> Comparison:
+    """Time a few draws of a step, which samples all variables, and project NUTS on all rows.
+
+    Seconds and gradients per draw are those `drawn`, if they are known. A gradient of all rows is
+    timed. As many of them are taken per draw as NUTS needs in its tuning on the rows' expansion,
+    within a second, or else as the step takes.
+    """
+    assert step.prepared is not None
+    per_gradient = seconds_per_full_gradient(
+        step.expansion, step.prepared.reference, 0.2 * TIMED_SECONDS
+    )
+    if drawn is None and 2 * DRAWS * _MANY * per_gradient < SAVED_SECONDS:
+        return Comparison(per_gradient)
+    per_draw, steps = drawn or seconds_per_draw(step, 0)
+    gradients = _gradients_of_tuning(step) or steps
+    full = COMPILE_SECONDS + 2 * DRAWS * gradients * per_gradient
+    return Comparison(per_gradient, 2 * DRAWS * per_draw, full, gradients)
+
+
+def _gradients_of_tuning(step: "ChainStep") -> float | None:
+    """Gradients per draw of NUTS in tuning; None where the expansion is no density."""
+    if step.expansion.curvature == "diagonal":
+        return None
+    try:
+        pilot = NutsOnExpansion(step, _SHORT, 0, 0)
+        sizes, draws, diverging = pilot.run(_SHORT, _SHORT_SECONDS)
+    except (SamplingError, ValueError):  # not finite where it starts
+        return None
+    if diverging > 0.2 * len(sizes) or pilot.astray(draws):
+        return None
+    return float(np.mean(sizes[len(sizes) // 3 :]))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 from pymc.stats.convergence import SamplerWarning
+from rich.progress import TextColumn
+from rich.table import Column
 
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Rule
@@ -89,6 +91,20 @@ class Sampler:
 
     def _refuse(self, why: str):
         raise TypeError(f"Sampler {self.name!r}: {why}.")
+
+    def columns(self, n_chains: int) -> tuple[list, dict[str, list[int]]]:
+        """Return the columns of a progress bar, and what they show first."""
+        found = [
+            TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))
+            for name in self.shown
+            for title, form in [SHOWN[name]]
+        ]
+        return found, {name: [0] * n_chains for name in self.shown}
+
+    def shown_of(self, stats: dict[str, Any]) -> dict[str, Any]:
+        """Return what they show of a draw."""
+        found = {name: stats[name] for name in self.shown}
+        return found | {"failing": bool(stats.get("divergences", 0))}
 
     @property
     def statistics(self) -> Statistics:

@@ -13,13 +13,13 @@ from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.curvature import MAX_DENSE, rounded
 from pymc_subsample.expansion.factors import whiten
 from pymc_subsample.expansion.hierarchy import MAX_OUTER, settle, split_hierarchy
-from pymc_subsample.expansion.kept_sums import Archive
 from pymc_subsample.expansion.modes import ModeSearch, Starts, search_modes
 from pymc_subsample.expansion.quadratic import Posterior, Quadratic
 from pymc_subsample.expansion.reference import Reference, extended
 from pymc_subsample.expansion.residual_causes import distance_to_mode, is_far
 from pymc_subsample.expansion.residuals import Residuals, residuals_around
 from pymc_subsample.expansion.search import find_mode, polish
+from pymc_subsample.expansion.stored_sums import Archive
 from pymc_subsample.expansion.undefined import refuse_undefined
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.model import TallModelError
@@ -72,7 +72,7 @@ class Problem:
     temperature: float = 1.0  # Divides the log-likelihood.
     kind: int = PERTURBED  # {PERTURBED, BLOCK_POISSON}: the estimate.
     given: np.ndarray | None = None  # A reference to be used as it is, shape (d,).
-    archive: Archive | None = None  # Where sums are kept; None where they are not.
+    archive: Archive | None = None  # Where sums are stored; None where they are not.
     # Whether the reference is that of an earlier run, for which another one nearby may stand.
     earlier: bool = False
 
@@ -92,7 +92,7 @@ class Problem:
             found, search = self._automatic_reference()
         refuse_undefined(expansion, found.reference)
         if self.archive is not None:
-            self.archive.keep(expansion, found.reference)
+            self.archive.write(expansion, found.reference)
         first = self.prepared(found, search)
         modes = zip(search.modes[1:_MODES], search.shares[1:_MODES], strict=True) if search else ()
         others = [
@@ -151,7 +151,7 @@ class Problem:
         return found
 
     def _taken_over(self) -> Preparation | None:
-        """Complete what is kept of an earlier run by the rows that came since, where it serves."""
+        """Complete what an earlier run stored by the rows that came since, where it serves."""
         expansion, given, free = self.expansion, self.given, self.free
         if self.archive is None or not self.earlier or given is None:
             return None

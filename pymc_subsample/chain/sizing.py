@@ -8,7 +8,7 @@ import numpy as np
 
 from pymc_subsample.chain.ellipsoid import shape
 from pymc_subsample.chain.memory import total_memory
-from pymc_subsample.chain.nuts_cost import nuts
+from pymc_subsample.chain.nuts_instead import nuts
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.setup import Preparation, Problem
 from pymc_subsample.compiled.blas import one_thread
@@ -80,7 +80,7 @@ def _chosen(
     points = prepared.pilot, prepared.far
     residuals = prepared.residuals or residuals_around(problem.expansion, at, *points)
     if problem.archive is not None:
-        problem.archive.keep(problem.expansion, at, *points, residuals)
+        problem.archive.write(problem.expansion, at, *points, residuals)
     why = ""
     found = sized(kind, residuals, temperature, subsample_size, n_blocks)
     if subsample_size is None:

@@ -148,7 +148,7 @@ def lower(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple[Call
     # It takes a third of a second to import, and few models need it.
     from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
 
-    from pymc_subsample.compiled.small_products import use_loops
+    from pymc_subsample.compiled.small_matrices import use_loops
 
     # The maker rewrites the graph as `pytensor.function` does, without making a Python function.
     sources, results = clone(list(inputs), list(outputs))

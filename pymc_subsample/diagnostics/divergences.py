@@ -78,13 +78,13 @@ def loss(
     divergences: int,
     draws: int,
     before: np.ndarray,
-    kept: np.ndarray,
+    thinned: np.ndarray,
     mean: np.ndarray,
     sd: np.ndarray,
 ) -> Loss:
     """Estimate what so many divergences hide, by the mean and sd of all draws, shape (a,).
 
-    `before`, shape (k, a), are some of the draws before divergent ones, `kept`, (m, a), evenly
+    `before`, shape (k, a), are some of the draws before divergent ones, `thinned`, (m, a), evenly
     spread ones.
     """
     if not divergences:
@@ -92,29 +92,29 @@ def loss(
     moved = sd > 0
     if not moved.any() or not np.all(np.isfinite(sd)):
         return Loss(divergences, draws, 1.0, np.inf)
-    share = min(divergences / effective_draws(kept[:, moved], draws), 1.0)
+    share = min(divergences / effective_draws(thinned[:, moved], draws), 1.0)
     z = (before - mean)[:, moved] / sd[moved]
     distance = float(np.sqrt(np.max(np.mean(z**2, axis=0)))) if len(z) else NEAREST
     return Loss(divergences, draws, share, max(distance, NEAREST))
 
 
-def effective_draws(kept: np.ndarray, draws: int) -> float:
+def effective_draws(thinned: np.ndarray, draws: int) -> float:
     """Effective draws of the slowest parameter, from 1 to all, by evenly spread ones, (m, a)."""
-    found = np.asarray(array_stats.ess(kept[None], chain_axis=0, draw_axis=1, method="mean"))
-    if len(kept) < 8 or not np.isfinite(found).any():
+    found = np.asarray(array_stats.ess(thinned[None], chain_axis=0, draw_axis=1, method="mean"))
+    if len(thinned) < 8 or not np.isfinite(found).any():
         return 1.0
-    return float(np.clip(np.nanmin(found) * draws / len(kept), 1.0, draws))
+    return float(np.clip(np.nanmin(found) * draws / len(thinned), 1.0, draws))
 
 
 def check_divergences(
     wrong: Rule, hidden: Rule, record: ChainRecord | StepRecord, active: np.ndarray, advice: str
 ) -> list[Check]:
     """Check what is estimated to be missing, and what may be."""
-    kept, before = (
-        np.reshape(x, (-1, len(record.last)))[:, active] for x in (record.kept, record.before)
+    thinned, before = (
+        np.reshape(x, (-1, len(record.last)))[:, active] for x in (record.thinned, record.before)
     )
     mean, sd = record.mean[active], np.sqrt(record.variance[active])
-    found = loss(record.divergences, record.done, before, kept, mean, sd)
+    found = loss(record.divergences, record.done, before, thinned, mean, sd)
     errors, largest = found.excess(), found.excess(_MARGIN)
     said = (
         f"{found.divergences} of {found.draws} draws diverged, {amount(100 * found.share)}% of the "

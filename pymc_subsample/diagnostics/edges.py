@@ -164,8 +164,8 @@ def ends_in_sight(
         middle = 0.5 * (low + high)
         inside = np.isfinite(log_densities(start + middle[:, None] * way))
         low, high = np.where(inside, middle, low), np.where(inside, high, middle)
-    kept = log_densities(start + low[:, None] * way) > heights[out] - _VANISHED
-    return float(np.sum(kept) / len(points))
+    ended = log_densities(start + low[:, None] * way) > heights[out] - _VANISHED
+    return float(np.sum(ended) / len(points))
 
 
 def prior_of(expansion: Expansion) -> Density:

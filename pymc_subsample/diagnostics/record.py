@@ -13,7 +13,7 @@ from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 
 _FOLD = 256  # Draws that are collected before they are added up together.
 # Draws among which those to check are chosen: evenly spread ones, and the noisiest.
-_KEPT = 512
+_MOST_THINNED = 512
 _NOISIEST = 64
 # Draws of a Metropolis-Hastings chain to check its test at.
 _MOVES = 8
@@ -24,9 +24,9 @@ _STEP_BATCHES = 32
 _ELEMENTS = 4_000_000
 
 
-def most_kept(size: int) -> int:
+def most_thinned(size: int) -> int:
     """Return how many draws of so many elements to keep."""
-    return max(_FEWEST_STEPS, min(_KEPT, _ELEMENTS // size))
+    return max(_FEWEST_STEPS, min(_MOST_THINNED, _ELEMENTS // size))
 
 
 @dataclass
@@ -36,14 +36,15 @@ class Record:
     # Draws to come in all, and so far.
     draws: int = 0
     done: int = 0
-    kept: list[np.ndarray] = field(default_factory=list)  # Evenly spread draws theta, shape (d,).
+    # Evenly spread draws theta, shape (d,).
+    thinned: list[np.ndarray] = field(default_factory=list)
 
     def keep(self, thetas: np.ndarray, most: int) -> list[int]:
         """Count the next draws, shape (n, d), keep about `most` of all, and return which."""
         chosen, total = [], max(self.draws, 1)
         for i, theta in enumerate(thetas):
-            if (self.done + i + 1) * most // total > len(self.kept):
-                self.kept.append(theta.copy())
+            if (self.done + i + 1) * most // total > len(self.thinned):
+                self.thinned.append(theta.copy())
                 chosen.append(i)
         self.done += len(thetas)
         return chosen
@@ -84,10 +85,10 @@ class MovingRecord(Record):
         self.crossings += self._before(thetas, crossed, self.beside, most)
         self.last = thetas[-1].copy()
 
-    def _before(self, thetas: np.ndarray, which: Any, kept: list[np.ndarray], most: int) -> int:
+    def _before(self, thetas: np.ndarray, which: Any, some: list[np.ndarray], most: int) -> int:
         found = np.flatnonzero(which)
-        after = found[self.done + found > 0][: most - len(kept)].tolist()
-        kept += [thetas[i - 1].copy() if i else self.last for i in after]
+        after = found[self.done + found > 0][: most - len(some)].tolist()
+        some += [thetas[i - 1].copy() if i else self.last for i in after]
         return len(found)
 
     def confirm(self, near: np.ndarray) -> None:
@@ -132,7 +133,7 @@ class ChainRecord(MovingRecord):
 
     def add(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
         """Add draws, shape (n, d), and what their transitions reported, each (n,)."""
-        self.add_divergent(thetas, infos["diverging"] > 0, _KEPT, infos.get("crossed", ()))
+        self.add_divergent(thetas, infos["diverging"] > 0, _MOST_THINNED, infos.get("crossed", ()))
         variance = infos["loglik_variance"]
         self.noise = running(self.noise, variance)
         self.acceptance = running(self.acceptance, infos["acceptance_rate"])
@@ -140,7 +141,7 @@ class ChainRecord(MovingRecord):
         self.negative += int(np.count_nonzero(infos["sign"] < 0))
         self.excess += int(np.count_nonzero(~(variance <= 2 * VARIANCE_BOUND)))
         first, numbers = self.done, variance.tolist()
-        self.told += [(numbers[i], first + i) for i in self.keep(thetas, _KEPT)]
+        self.told += [(numbers[i], first + i) for i in self.keep(thetas, _MOST_THINNED)]
         least = self.noisiest[0][0] if len(self.noisiest) == _NOISIEST else -np.inf
         for i in np.flatnonzero(~(variance <= least)).tolist():
             if len(self.noisiest) < _NOISIEST or numbers[i] > self.noisiest[0][0]:
@@ -177,7 +178,7 @@ class ChainRecord(MovingRecord):
         Shapes (k, d), (k,) for the estimated variance and (k,) for the share of all draws.
         """
         taken, top = {number for _, number, _ in self.noisiest}, len(self.noisiest)
-        every = zip(self.told, self.kept, strict=True)
+        every = zip(self.told, self.thinned, strict=True)
         others = [(noise, at, theta) for (noise, at), theta in every if at not in taken]
         noise, _, thetas = zip(*self.noisiest, *others, strict=True)
         each = (1 - top / self.done) / max(len(others), 1)
@@ -277,7 +278,7 @@ class StepRecord(MovingRecord):
         shifts = thetas - self.origin
         for total, more in ((self.sizes, 1), (self.sums, shifts), (self.squares, shifts * shifts)):
             np.add.at(total, batch, more)
-        most = most_kept(d)
+        most = most_thinned(d)
         self.add_divergent(thetas, infos["diverging"], most)
         self.keep(thetas, most)
         self.step_size = running(self.step_size, infos["step_size"])
@@ -310,9 +311,9 @@ class StepRecord(MovingRecord):
 
     def effective(self, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Effective sample sizes of means and standard deviations of the kept draws, shape (a,)."""
-        kept = np.array(self.kept)[None, :, active]
+        thinned = np.array(self.thinned)[None, :, active]
         mean, sd = (
-            np.asarray(array_stats.ess(kept, chain_axis=0, draw_axis=1, method=method))
+            np.asarray(array_stats.ess(thinned, chain_axis=0, draw_axis=1, method=method))
             for method in ("mean", "sd")
         )
         return mean, np.fmin(mean, sd)
@@ -320,10 +321,10 @@ class StepRecord(MovingRecord):
     def without(self, batches: int) -> "StepRecord":
         """Return the record of the draws after the first few batches."""
         left = int(self.sizes[:batches].sum())
-        kept = self.kept[int(np.ceil(len(self.kept) * left / self.done)) :]
+        thinned = self.thinned[int(np.ceil(len(self.thinned) * left / self.done)) :]
         sizes, sums, squares = (x[batches:] for x in (self.sizes, self.sums, self.squares))
         return replace(
-            self, done=self.done - left, sizes=sizes, sums=sums, squares=squares, kept=kept
+            self, done=self.done - left, sizes=sizes, sums=sums, squares=squares, thinned=thinned
         )
 
     def rescaled(self, scale: np.ndarray) -> "StepRecord":

@@ -314,10 +314,10 @@ def _weighed(modes: list[_Peak], lighter: int, counts: dict[str, int]) -> ModeSe
     order = np.argsort(-shares, kind="stable")
     if log_mass[order[0]] - log_mass[0] < _HEAVIER:
         order = np.array([0, *(k for k in order if k)])
-    kept = [k for k in order if shares[k] > LEAST_MASS]
+    heavy = [k for k in order if shares[k] > LEAST_MASS]
     return ModeSearch(
-        tuple(modes[k].at.reference for k in kept),
-        tuple(float(shares[k]) for k in kept),
-        lighter + len(modes) - len(kept),
+        tuple(modes[k].at.reference for k in heavy),
+        tuple(float(shares[k]) for k in heavy),
+        lighter + len(modes) - len(heavy),
         **counts,
     )

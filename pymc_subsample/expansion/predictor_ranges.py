@@ -144,31 +144,31 @@ def reach(expansion: Expansion, without: np.ndarray | tuple = ()) -> np.ndarray:
     table[:size] = np.eye(size)
     table[size + 1] = _FAR
     dense = size <= _MAX_DENSE
-    products = np.zeros((size, size))
-    for largest, product in expansion.over(
-        _products, dense, without=without, result_bytes=products.nbytes
+    squares = np.zeros((size, size))
+    for largest, square in expansion.over(
+        _squares, dense, without=without, result_bytes=squares.nbytes
     ):
         table[size] = np.maximum(table[size], largest)
-        products += product
+        squares += square
     if not dense:
         return table
-    ridge = 1e-10 * max(np.trace(products) / size, 1e-300)
-    whiten = scipy.linalg.cholesky(products + ridge * np.eye(size))
+    ridge = 1e-10 * max(np.trace(squares) / size, 1e-300)
+    whiten = scipy.linalg.cholesky(squares + ridge * np.eye(size))
     table[:size] = whiten
     table[size + 1] = np.sqrt(max(expansion.over(_leverage, whiten, without=without)))
     return table
 
 
-def _products(
+def _squares(
     expansion: Expansion, batches: Iterable[np.ndarray], dense: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    largest, products = np.zeros(()), np.zeros(())
+    largest, squares = np.zeros(()), np.zeros(())
     for rows in batches:
         x = expansion.sums.design(rows)
         largest = np.maximum(largest, np.abs(x).max(axis=1))
         if dense:
-            products = products + x @ x.T
-    return largest, products
+            squares = squares + x @ x.T
+    return largest, squares
 
 
 def _leverage(expansion: Expansion, batches: Iterable[np.ndarray], whiten: np.ndarray) -> float:

@@ -22,8 +22,8 @@ from pymc_subsample.model import TallModelError
 
 _SHOWN = 10  # Rows that a message names.
 # Rows whose residuals are kept one by one: at most this many, and this share of all.
-_MOST_KEPT = 20_000
-_SHARE_KEPT = 0.25
+_MOST_OUTLYING = 20_000
+_SHARE_OUTLYING = 0.25
 # Random rows that tell which ones may be among them.
 _SAMPLE = 10_000
 # Numbers of rows to read always that are tried, and the cost below which some are.
@@ -114,21 +114,21 @@ def residuals_around(
     residual is not finite at one of the points `thetas`.
     """
     points = np.array([expansion.parameters(theta)[0] for theta in [*thetas, *far]])
-    most = int(min(_MOST_KEPT, _SHARE_KEPT * expansion.n_rows))
+    most = int(min(_MOST_OUTLYING, _SHARE_OUTLYING * expansion.n_rows))
     center, inner = reference.center, len(thetas)
     some = expansion.residuals(expansion.take(_sample(expansion.n_rows)), center, points)
     least = _least_outlying(some, inner, 2 * most / expansion.n_rows)
-    kept = _split(np.zeros((len(points), 0)), inner, least) if before is None else before
+    gathered = _split(np.zeros((len(points), 0)), inner, least) if before is None else before
     bad: list[int] = []
-    start = kept.n_rows
+    start = gathered.n_rows
     for part, wrong in expansion.over(_split_at, center, points, inner, least, begin=start):
         bad += (start + wrong).tolist()
         start += part.n_rows
         if not bad:
-            kept = kept.followed(part, most)
+            gathered = gathered.followed(part, most)
     if bad:
         raise _not_finite(expansion, bad)
-    return kept.ranked(most)
+    return gathered.ranked(most)
 
 
 def _score(d: np.ndarray, inner: int) -> np.ndarray:

@@ -141,13 +141,13 @@ class Schedule:
         read = {n for s in self._statements for n in (*s.reads, *(p.name for p in s.places))}
         for name in sorted(read & set(constants)):
             self._known(constants[name])
-        self._kept = self._in_memory(set(outputs))
+        self._shared = self._in_memory(set(outputs))
         groups: defaultdict[tuple, list[Statement]] = defaultdict(list)
         for statement in self._statements:
             groups[statement.varies, statement.level, statement.size].append(statement)
         for name, writers in self._writers.items():
             ends = [s.target.index.max(initial=-1) for s in writers if s.target.index is not None]
-            if ends and name in self._kept and name not in outputs:
+            if ends and name in self._shared and name not in outputs:
                 self.before.append(f"{name.removesuffix('[{}]')} = np.empty({1 + max(ends)})")
         for (varies, *_), group in sorted(groups.items(), key=lambda item: item[0][:2]):
             self._write(self.lines if varies else self.before, group)
@@ -174,16 +174,16 @@ class Schedule:
 
     def _in_memory(self, outputs: set[str]) -> set[str]:
         """Return the targets that other loops read."""
-        kept = set(outputs)
+        shared = set(outputs)
         for statement in self._statements:
-            kept.update(statement.reads)
+            shared.update(statement.reads)
             if statement.line != STORE:
-                kept.add(statement.target.name)
+                shared.add(statement.target.name)
             for place in statement.places:
                 joined = self._joined(statement, place)
                 if not joined or self._writers[place.name][0].level != statement.level:
-                    kept.add(place.name)
-        return kept | {name for name, writers in self._writers.items() if len(writers) > 1}
+                    shared.add(place.name)
+        return shared | {name for name, writers in self._writers.items() if len(writers) > 1}
 
     # Code
 
@@ -215,7 +215,7 @@ class Schedule:
             code, moves = self._element(statement.target)
             if statement.start is not None:
                 self._begin(lines, statement)
-            if statement.line != STORE or statement.target.name in self._kept:
+            if statement.line != STORE or statement.target.name in self._shared:
                 body += statement.line.format(*found, target=code).split("\n")
             looped |= moves
         if self._call:

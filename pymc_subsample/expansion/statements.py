@@ -249,19 +249,19 @@ class Statements(Interpreter[Run]):
 
     def _picked(self, node: Apply) -> Run:
         table, *index = node.inputs
-        at, kept, where = self._positions(self.value(table), index, node.op.idx_list)
+        at, n_rest, where = self._positions(self.value(table), index, node.op.idx_list)
         stored = self._in_order(self.value(table))
         result = self._new(at.shape, stored.graph.type.dtype)
         place, source = result.place, stored.place
         element = source.name.format("int({0})")
         line = f"{{target}} = {element} if {{0}} >= 0.0 else np.nan"
         self._add(line, place, at, reads=(source.name,))
-        ndim = len(at.shape) - kept
+        ndim = len(at.shape) - n_rest
         return result.moved(lambda x: np.moveaxis(x, range(ndim), range(where, where + ndim)))
 
     def _put(self, node: Apply, x: Run, y: Run) -> Run:
-        at, kept, where = self._positions(x, node.inputs[2:], node.op.idx_list)
-        ndim = len(at.shape) - kept
+        at, n_rest, where = self._positions(x, node.inputs[2:], node.op.idx_list)
+        ndim = len(at.shape) - n_rest
         at = at.moved(lambda i: np.moveaxis(i, range(ndim), range(where, where + ndim)))
         y = self._moved(y, lambda array: np.broadcast_to(array, at.shape))
         result = self._stored(x, array=True, varies=self._varies(y) or self._varies(at))

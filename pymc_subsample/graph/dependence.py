@@ -160,9 +160,9 @@ class Sources(Interpreter[Value]):
 
     def _reduced(self, op: Op, value: Value, axes: Sequence[int]) -> Value:
         """Every element depends on all that it was made of."""
-        kept = [i for i in range(len(value.shape)) if i not in axes]
-        shape = tuple(value.shape[i] for i in kept)
-        parts = [s.transpose([*axes, *kept]).reshape(-1, *shape) for s in value.sources]
+        others = [i for i in range(len(value.shape)) if i not in axes]
+        shape = tuple(value.shape[i] for i in others)
+        parts = [s.transpose([*axes, *others]).reshape(-1, *shape) for s in value.sources]
         sources = tuple(part for s in parts for part in s if (part >= 0).any())
         finite = value.finite and isinstance(op, ps.Add | ps.Mul)
         return Value(shape, sources=sources, finite=finite)

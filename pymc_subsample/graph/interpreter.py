@@ -280,9 +280,9 @@ class Elements(Interpreter[np.ndarray]):
     def _joined_along(
         self, value: np.ndarray, axes: Sequence[int], function: Callable[[np.ndarray], Any]
     ) -> np.ndarray:
-        kept = [a for a in range(value.ndim) if a not in axes]
-        shape = [value.shape[a] for a in kept]
-        flat = value.transpose([*kept, *axes]).reshape(int(np.prod(shape, dtype=int)), -1)
+        others = [a for a in range(value.ndim) if a not in axes]
+        shape = [value.shape[a] for a in others]
+        flat = value.transpose([*others, *axes]).reshape(int(np.prod(shape, dtype=int)), -1)
         return array_of(map(function, flat), shape)
 
     def _picked(self, node: Apply) -> np.ndarray:
@@ -291,11 +291,11 @@ class Elements(Interpreter[np.ndarray]):
         where = indexed_axes(entries)
         table = np.moveaxis(self.value(x), where, range(len(where)))
         index = np.broadcast_arrays(*(self.value(entries[a]) for a in where))
-        ndim, kept = index[0].ndim, table.shape[len(where) :]
-        result = np.empty(index[0].shape + kept, dtype=object)
+        ndim, rest = index[0].ndim, table.shape[len(where) :]
+        result = np.empty(index[0].shape + rest, dtype=object)
         for place in np.ndindex(index[0].shape):
             at = [self._index(i[place]) for i in index]
-            for other in np.ndindex(kept):
+            for other in np.ndindex(rest):
                 result[place + other] = self._pick(table[(..., *other)], at)
         return np.moveaxis(result, range(ndim), range(where[0], where[0] + ndim))
 

@@ -106,10 +106,10 @@ def _(op: CumOp, node: Apply, axis: int) -> list[Axis]:
 @carried_axes.register
 def _(op: ExtractDiag, node: Apply, axis: int) -> list[Axis]:
     ndim = node.inputs[0].type.ndim
-    kept = [i for i in range(ndim) if i not in (op.axis1 % ndim, op.axis2 % ndim)]
-    if axis >= len(kept):
+    left = [i for i in range(ndim) if i not in (op.axis1 % ndim, op.axis2 % ndim)]
+    if axis >= len(left):
         raise CoupledRows(node)
-    return [kept[axis]]
+    return [left[axis]]
 
 
 @carried_axes.register
@@ -157,8 +157,8 @@ def _(op: IncSubtensor, node: Apply, axis: int) -> list[Axis]:
     entries = index_entries(node)
     if entries[axis] != slice(None):
         raise CoupledRows(node)
-    kept = _slices(entries)
-    from_y = _own(y, kept.index(axis) - (len(kept) - y.type.ndim))
+    left = _slices(entries)
+    from_y = _own(y, left.index(axis) - (len(left) - y.type.ndim))
     return [_own(x, axis), from_y] + [None] * len(index)
 
 

@@ -14,9 +14,9 @@ from pymc_subsample.compiled.functions import building_graphs, lower
 from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.model.evaluation import Evaluation
 from pymc_subsample.rows.columns import StoredColumn
-from pymc_subsample.rows.kept_results import keep, kept
 from pymc_subsample.rows.mapped import MappedRows
 from pymc_subsample.rows.store import Store
+from pymc_subsample.rows.stored_results import read_result, write_result
 
 _TOGETHER = 64  # Rows that NumPy compares as one.
 
@@ -24,7 +24,7 @@ _TOGETHER = 64  # Rows that NumPy compares as one.
 def archive(
     tall: Evaluation, what: str, *at: np.ndarray, of: Sequence[Variable] = ()
 ) -> tuple[Store, str] | None:
-    """Return where something that was computed from rows on disk is kept, and its name there.
+    """Return where something that was computed from rows on disk is stored, and its name there.
 
     The name depends on the log-likelihood of a row as a function of phi and columns and on phi as a
     function of theta, or on other columns `of` the batch graph, constants included, on the columns
@@ -54,7 +54,7 @@ def extremes(tall: Evaluation, var: Variable, axis: int) -> np.ndarray:
     """Return the smallest and largest value over all rows of each number that rows have.
 
     Shape (2, k), for the elements of a data-only variable with rows on an axis, in order. Those of
-    columns on disk are known, and of what is computed from these they are kept.
+    columns on disk are known, and of what is computed from these they are stored.
     """
     source = tall.derived.get(var)
     column = tall.rows.columns[tall.raw.index(source)] if source in tall.raw else None
@@ -62,13 +62,13 @@ def extremes(tall: Evaluation, var: Variable, axis: int) -> np.ndarray:
         known = [column.statistic(which).ravel() for which in ("low", "high")]
         return np.array(known, var.type.dtype)
     place, begin, parts = archive(tall, "extremes", of=[var]), 0, []
-    if place and (before := kept(*place)) is not None:
+    if place and (before := read_result(*place)) is not None:
         begin, arrays = before
         parts.append(arrays["extremes"])
     parts += tall.over_column(var, partial(_extremes, axis=axis), begin)
     found = np.array([np.min(parts, axis=(0, 1)), np.max(parts, axis=(0, 1))])
     if place and begin < tall.n_rows:
-        keep(*place, {"extremes": found})
+        write_result(*place, {"extremes": found})
     return found
 
 

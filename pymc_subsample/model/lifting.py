@@ -153,8 +153,8 @@ class _Gather:
             if table is None or rows != 0:
                 return None
             more = self._n_columns() - 1  # axes of the table in the place of the rows
-            kept = [axis if axis == "x" else axis + more for axis in rest]
-            return table.dimshuffle([*range(more + 1), *kept])
+            order = [axis if axis == "x" else axis + more for axis in rest]
+            return table.dimshuffle([*range(more + 1), *order])
         if elemwise_name(var.owner) not in _AFFINE:
             return None
         # Gathers first: they say how many axes the others lack.

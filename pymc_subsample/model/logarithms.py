@@ -35,12 +35,12 @@ def shifted(
 
     Coefficients may be zero where data are, `columns`; what depends on `parameters` is not.
     """
-    products = _Products(set(parameters), set(columns))
+    factored = _Factoring(set(parameters), set(columns))
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         if elemwise_name(node) != "Log":
             return None
-        found = products.of(inputs[0])
+        found = factored.of(inputs[0])
         if found.exponent is None or found.plain:
             return None
         log = found.exponent
@@ -54,7 +54,7 @@ def shifted(
 
 
 @dataclass(frozen=True)
-class _Product:
+class _Factored:
     """An expression as ``prod(factors) * exp(exponent)``."""
 
     factors: tuple[Variable, ...] = ()
@@ -72,8 +72,8 @@ class _Product:
         exponent = pt.constant(0.0) if self.exponent is None else self.exponent
         return exponent if self.zero is None else pt.switch(self.zero, -np.inf, exponent)
 
-    def __mul__(self, other: "_Product") -> "_Product":
-        return _Product(
+    def __mul__(self, other: "_Factored") -> "_Factored":
+        return _Factored(
             self.factors + other.factors,
             _joined(add, self.exponent, other.exponent),
             _joined(or_, self.zero, other.zero),
@@ -87,7 +87,7 @@ class _Product:
             self.coefficient if self.zero is None else pt.switch(self.zero, 0.0, self.coefficient)
         )
 
-    def each(self, function: Callable[[Variable], Variable]) -> "_Product":
+    def each(self, function: Callable[[Variable], Variable]) -> "_Factored":
         """Apply what moves elements."""
         exponent, zero = (None if v is None else function(v) for v in (self.exponent, self.zero))
         factors = tuple(function(v) if v.type.ndim else v for v in self.factors)
@@ -102,39 +102,39 @@ def _joined(
     return function(a, b)
 
 
-class _Products:
+class _Factoring:
     """Finds the form of expressions."""
 
     def __init__(self, parameters: set[Variable], columns: set[Variable]) -> None:
         self._parameters, self._columns = parameters, columns
-        self._known: dict[Variable, _Product] = {}
+        self._known: dict[Variable, _Factored] = {}
 
-    def of(self, var: Variable) -> _Product:
+    def of(self, var: Variable) -> _Factored:
         """Return an expression as a product; with no exponential where it need not have one."""
         if var not in self._known:
             self._known[var] = self._of(var)
         return self._known[var]
 
-    def _of(self, var: Variable) -> _Product:
+    def _of(self, var: Variable) -> _Factored:
         node, name = var.owner, elemwise_name(var.owner)
         inputs = [] if node is None else node.inputs
         if name == "Exp":
-            return _Product((), inputs[0].astype(var.type.dtype))
+            return _Factored((), inputs[0].astype(var.type.dtype))
         if name == "Mul":
             found = reduce(mul, map(self.of, inputs))
         elif name == "TrueDiv":
             below = self.of(inputs[1])
             if below.exponent is None or below.zero is not None:
-                below = _Product((inputs[1],))
+                below = _Factored((inputs[1],))
             exponent = None if below.exponent is None else -below.exponent
             factors = (pt.reciprocal(below.coefficient),) if below.factors else ()
-            found = self.of(inputs[0]) * _Product(factors, exponent)
+            found = self.of(inputs[0]) * _Factored(factors, exponent)
         elif name == "Neg":
-            found = self.of(inputs[0]) * _Product((pt.constant(-1.0),))
+            found = self.of(inputs[0]) * _Factored((pt.constant(-1.0),))
         elif name in ("Add", "Sub"):
             terms = [self.of(i) for i in inputs]
             if name == "Sub":
-                terms[1] = terms[1] * _Product((pt.constant(-1.0),))
+                terms[1] = terms[1] * _Factored((pt.constant(-1.0),))
             found = self._sum(var, terms)
         elif name == "Cast" and inputs[0].type.dtype.startswith("float"):
             found = self.of(inputs[0])
@@ -148,48 +148,48 @@ class _Products:
             return self._number(var)
         return self._number(var) if found.exponent is None and found.zero is None else found
 
-    def _number(self, var: Variable) -> _Product:
+    def _number(self, var: Variable) -> _Factored:
         """Return what has no exponential."""
         above = set(ancestors([var]))
         if is_constant(var, 1.0):
-            return _Product()
+            return _Factored()
         zero = None
         if above.isdisjoint(self._parameters) and (
             not above.isdisjoint(self._columns) or not np.all(evaluate([var], {})[0])
         ):
             zero = pt.eq(var, 0)
-        return _Product((var,), None, zero, False)
+        return _Factored((var,), None, zero, False)
 
-    def _sum(self, var: Variable, terms: Sequence[_Product]) -> _Product:
+    def _sum(self, var: Variable, terms: Sequence[_Factored]) -> _Factored:
         if not any(t.exponent is not None for t in terms):
             return self._number(var)
         if any(t.exponent is None and t.zero is None for t in terms):
-            return _Product((var,), plain=False)  # a term keeps it from zero
+            return _Factored((var,), plain=False)  # a term keeps it from zero
         if all(t.plain for t in terms):
-            return _Product((), pt.log(var))
+            return _Factored((), pt.log(var))
         shown = [t.shown for t in terms]
         most = _finite(reduce(pt.maximum, shown))
         total = reduce(
             add, (t.weight * pt.exp(x - most) for t, x in zip(terms, shown, strict=True))
         )
-        return _Product((total,), most, plain=False)
+        return _Factored((total,), most, plain=False)
 
-    def _along(self, var: Variable, node: Apply, term: _Product) -> _Product:
+    def _along(self, var: Variable, node: Apply, term: _Factored) -> _Factored:
         if term.exponent is None:
             return self._number(var)
         if term.plain:
-            return _Product((), pt.log(var))
+            return _Factored((), pt.log(var))
         [x], axis = node.inputs, node.op.axis
         shape_of = x if x.type.dtype == var.type.dtype else x.astype(var.type.dtype)
         exponent = term.shown + pt.zeros_like(shape_of)
         most = _finite(pt.max(exponent, axis=axis, keepdims=True))
         total = (term.weight * pt.exp(exponent - most)).sum(axis=axis)
-        kept = tuple(range(x.type.ndim)) if axis is None else axis
-        return _Product((total,), most.squeeze(axis=kept), plain=False)
+        along = tuple(range(x.type.ndim)) if axis is None else axis
+        return _Factored((total,), most.squeeze(axis=along), plain=False)
 
-    def _choice(self, var: Variable, test: Variable, *branches: Variable) -> _Product:
+    def _choice(self, var: Variable, test: Variable, *branches: Variable) -> _Factored:
         if not set(ancestors([test])).isdisjoint(self._parameters):
-            return _Product((var,), plain=False)
+            return _Factored((var,), plain=False)
         for k, never in ((0, pt.eq(test, 0)), (1, pt.neq(test, 0))):
             if is_constant(branches[1 - k], 0.0):
                 found = self.of(branches[k])
@@ -199,10 +199,10 @@ class _Products:
         if a.exponent is None and b.exponent is None:
             return self._number(var)
         if a.zero is not None or b.zero is not None:
-            return _Product((var,), plain=False)
+            return _Factored((var,), plain=False)
         none = pt.constant(0.0)
         exponent = pt.switch(test, *(none if x.exponent is None else x.exponent for x in (a, b)))
-        return _Product((pt.switch(test, a.coefficient, b.coefficient),), exponent, plain=False)
+        return _Factored((pt.switch(test, a.coefficient, b.coefficient),), exponent, plain=False)
 
 
 def _finite(largest: Variable) -> Variable:

@@ -19,9 +19,9 @@ from pymc_subsample.model.levels import indexed
 from pymc_subsample.model.support import impossible
 from pymc_subsample.model.terms import Whole
 from pymc_subsample.rows.columns import StoredColumn
-from pymc_subsample.rows.kept_results import keep, kept_rows
 from pymc_subsample.rows.passes import current
 from pymc_subsample.rows.row_store import parts_of
+from pymc_subsample.rows.stored_results import rows_of_result, write_result
 from pymc_subsample.warning import warn
 
 Loglik = Callable[[np.ndarray, Any], np.ndarray]
@@ -36,7 +36,9 @@ _WRAPPED = -1_000_000
 _SURELY_WRAPPED = -(2**30)
 # Of PyMC's start of positive parameters, what else is tried.
 _SMALLER = (0.1, 0.01, 1e-3)
-_KEPT = "if it was 2,147,483,648 or more, PyMC has kept 32 bits of it. Give such numbers as floats."
+_LOST_BITS = (
+    "if it was 2,147,483,648 or more, PyMC has kept 32 bits of it. Give such numbers as floats."
+)
 
 # A term that reads fewer costs little beside a subsample.
 _MANY_NUMBERS = 10_000
@@ -101,7 +103,7 @@ def check_start(tall: Evaluation, batch: Loglik) -> None:
             "inside the support."
         )
     place = archive(tall, "start", theta)
-    begin = kept_rows(*place) if place else 0
+    begin = rows_of_result(*place) if place else 0
     bad: list[int] = []
     kinds: set[str] = set()
 
@@ -126,7 +128,7 @@ def check_start(tall: Evaluation, batch: Loglik) -> None:
             + _remedy(tall, theta, np.array(bad[:_SAMPLE]))
         )
     if place and begin < tall.n_rows:
-        keep(*place, {})
+        write_result(*place, {})
 
 
 def _remedy(tall: Evaluation, theta: np.ndarray, rows: np.ndarray) -> str:
@@ -135,7 +137,7 @@ def _remedy(tall: Evaluation, theta: np.ndarray, rows: np.ndarray) -> str:
     for var, column in zip(tall.raw, tall.rows.take(rows), strict=True):
         name = called(var, (tall.n_rows, *column.shape[1:]))
         if column.dtype.kind == "i" and np.any(column < _WRAPPED):
-            wrapped = wrapped or f" There {name} is {column[column < _WRAPPED][0]:,}: {_KEPT}"
+            wrapped = wrapped or f" There {name} is {column[column < _WRAPPED][0]:,}: {_LOST_BITS}"
         wrong = ~np.isfinite(column)
         if not wrong.any():
             continue
@@ -191,7 +193,7 @@ def warn_about_wrapped(tall: Evaluation) -> None:
             low = int(column.min(initial=0))
             if low < _SURELY_WRAPPED:
                 name = repr(var.name) if var.name else "A column of whole numbers"
-                warn(f"{name} goes down to {low:,}: {_KEPT}")
+                warn(f"{name} goes down to {low:,}: {_LOST_BITS}")
 
 
 def called(var: Variable, shape: tuple[int, ...]) -> str:

@@ -203,8 +203,8 @@ def expectation(
             f"f must return a DataArray, got {type(values).__name__}. Compute with the variables "
             'of the Dataset that it is given: lambda draws: draws["beta"] ** 2.'
         )
-    kept = {d: values.sizes.get(d) for d in SAMPLE_DIMS}
-    if kept != {d: draws.sizes[d] for d in SAMPLE_DIMS}:
+    sizes = {d: values.sizes.get(d) for d in SAMPLE_DIMS}
+    if sizes != {d: draws.sizes[d] for d in SAMPLE_DIMS}:
         raise ValueError(
             f"f must keep the dimensions chain and draw in full; got dimensions {values.dims}."
         )

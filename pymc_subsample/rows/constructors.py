@@ -7,8 +7,16 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Required, TypedDict
 
-from pymc_subsample.rows.existing_folder import made_before, refuse_foreign
-from pymc_subsample.rows.folders import complaints, locked, replace, sync_folder, temporary, write
+from pymc_subsample.rows.folders import (
+    complaints,
+    locked,
+    made_before,
+    refuse_foreign,
+    replace,
+    sync_folder,
+    temporary,
+    write,
+)
 from pymc_subsample.rows.sources import Options
 from pymc_subsample.rows.sources.shared import Categorical
 from pymc_subsample.rows.store import HEADER, ROWS, Store

@@ -36,7 +36,7 @@ _AHEAD_BYTES = 2**29
 # Dask's scheduler takes about a millisecond for each, as long as a part does.
 _TASKS, _MOST_TOGETHER = 8, 256
 # Subjects of passes that a worker process keeps.
-_KEPT = 4
+_MOST_SUBJECTS = 4
 
 
 class Subject(Protocol):
@@ -283,7 +283,7 @@ def _run(sent: _Sent, task: Sequence) -> Any:
             if sent.content is None:
                 return _Unknown()
             subject = _received[sent.key] = pickle.loads(sent.content)
-            while len(_received) > _KEPT:
+            while len(_received) > _MOST_SUBJECTS:
                 _received.popitem(last=False)
     work = pickle.loads(sent.work)
     try:

@@ -48,12 +48,12 @@ def laid_out(blocks: Mapping[str, np.ndarray]) -> tuple[list[Field], int]:
 
     `blocks` are some rows of each column, rows on the first axis.
     """
-    kept = kept_types(blocks)
-    types = list(dict.fromkeys(sorted(kept.values(), key=lambda t: -t.itemsize)))
+    stored = stored_types(blocks)
+    types = list(dict.fromkeys(sorted(stored.values(), key=lambda t: -t.itemsize)))
     fields, offset = [], 0
     for dtype in types:
         for name, x in blocks.items():
-            if kept[name] == dtype:
+            if stored[name] == dtype:
                 fields.append(Field(name, dtype, x.shape[1:], offset))
                 offset += dtype.itemsize * int(np.prod(x.shape[1:], dtype=int))
     order = list(blocks)
@@ -62,14 +62,14 @@ def laid_out(blocks: Mapping[str, np.ndarray]) -> tuple[list[Field], int]:
     return fields, -(-offset // largest) * largest
 
 
-def kept_types(blocks: Mapping[str, np.ndarray]) -> dict[str, np.dtype]:
+def stored_types(blocks: Mapping[str, np.ndarray]) -> dict[str, np.dtype]:
     """Return the types in which numbers of columns are kept; refuse what are no numbers."""
     native = {name: x.dtype.newbyteorder("=") for name, x in blocks.items()}
-    kept = {name: _WIDER.get(t, t) for name, t in native.items()}
-    others = [name for name, t in kept.items() if t.kind not in "biuf" or t.itemsize > 8]
+    stored = {name: _WIDER.get(t, t) for name, t in native.items()}
+    others = [name for name, t in stored.items() if t.kind not in "biuf" or t.itemsize > 8]
     if others:
         raise NotNumbersError({name: str(blocks[name].dtype) for name in others})
-    return kept
+    return stored
 
 
 class NotNumbersError(TypeError):

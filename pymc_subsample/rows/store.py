@@ -23,7 +23,7 @@ from pymc_subsample.rows.statistics import ColumnStatistics, statistics_from_jso
 _log = logging.getLogger("pymc.subsample")
 
 FORMAT, VERSION = "pymc_subsample rows", 2
-HEADER, ROWS, KEPT = "header.json", "rows.bin", "kept"
+HEADER, ROWS, RESULTS = "header.json", "rows.bin", "kept"
 # Rows of a segment that are compared with the header whenever a folder is opened.
 _GLIMPSED = 64
 _PASS_BYTES = 2**24
@@ -146,7 +146,7 @@ class Store:
         self.verify()
         if self.whole:
             with suppress(OSError):  # a folder that may not be written to is compared every time
-                shutil.rmtree(self.path / KEPT, ignore_errors=True)
+                shutil.rmtree(self.path / RESULTS, ignore_errors=True)
                 os.utime(self.path / HEADER, ns=(self._seen[2], self._seen[2]))
 
     def _compare_glimpses(self) -> None:

@@ -23,7 +23,7 @@ from pymc_subsample.rows.folders import (
     sync_folder,
     write,
 )
-from pymc_subsample.rows.row_format import Field, kept_types, laid_out, listed, records_of
+from pymc_subsample.rows.row_format import Field, laid_out, listed, records_of, stored_types
 from pymc_subsample.rows.statistics import ColumnStatistics, statistics
 from pymc_subsample.rows.store import HEADER, ROWS, Segment, Store, StoreError, glimpse, header_of
 
@@ -138,7 +138,7 @@ class Written:
 
     def _fitting(self, block: RowBlock) -> dict[str, np.ndarray]:
         given = {name: np.asarray(x) for name, x in block.items()}
-        kept_types(given)
+        stored_types(given)
         names = [f.name for f in self.fields]
         if set(block) != set(names):
             raise ValueError(

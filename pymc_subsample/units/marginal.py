@@ -25,7 +25,7 @@ from pymc_subsample.validation import count
 
 _log = logging.getLogger("pymc.subsample")
 
-_KEPT = "_integrated_units"
+_INTEGRALS = "_integrated_units"
 
 
 def marginalize(
@@ -131,13 +131,13 @@ def without_local(
     with new:
         add_units(new, marginal)
     start_at(new, functions, theta)
-    setattr(new, _KEPT, marginal)
+    setattr(new, _INTEGRALS, marginal)
     return new, marginal
 
 
-def kept_of(model: pm.Model) -> Marginal | None:
+def integrals_of(model: pm.Model) -> Marginal | None:
     """Return what was integrated out of a model, if it is one of `without_local`."""
-    return getattr(model, _KEPT, None)
+    return getattr(model, _INTEGRALS, None)
 
 
 def inaccurate(integral: Integral, functions: UnitFunctions) -> TallModelError:

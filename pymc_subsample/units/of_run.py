@@ -15,7 +15,7 @@ from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.choosing import chosen
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import UnitGraphs
-from pymc_subsample.units.marginal import kept_of, without_local
+from pymc_subsample.units.marginal import integrals_of, without_local
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.reading import read
 from pymc_subsample.units.reference import few_nodes, integrals, sampled, searched, start_of
@@ -42,7 +42,7 @@ def without_units(
 
 def marginal_of_run(idata: xr.DataTree, model: pm.Model, said: str) -> Marginal:
     """Return what of a model was integrated out for a run of it, or of what `marginalize` made."""
-    found = kept_of(model)
+    found = integrals_of(model)
     if found is None and (names := integrated_in(idata, model)):
         found = without_units(model, names)[1]
     if found is None:

@@ -48,8 +48,8 @@ def nodes(size: int, per_dimension: int) -> tuple[np.ndarray, np.ndarray]:
         end, middle = np.log(w.min()), np.log(w.max())
     least = min(end - middle, np.log(_NEGLIGIBLE)) + size * middle
     # Rounding must not tell nodes on the axes apart.
-    kept = log_w >= least - 1e-9 if size > 1 else np.isfinite(log_w)
-    points, log_w = points[kept], log_w[kept]
+    large = log_w >= least - 1e-9 if size > 1 else np.isfinite(log_w)
+    points, log_w = points[large], log_w[large]
     return points, log_w + 0.5 * (points**2).sum(axis=1)
 
 

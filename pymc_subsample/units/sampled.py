@@ -16,7 +16,7 @@ from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.units.accuracy import MOST, TOLERABLE, Marginal, error_at
 from pymc_subsample.units.choosing import chosen, may_pay, paying_one, would_pay
 from pymc_subsample.units.discovery import Grouping, find_groupings
-from pymc_subsample.units.local import LocalDraws
+from pymc_subsample.units.drawing import LocalDraws
 from pymc_subsample.units.marginal import described, inaccurate, without_local
 from pymc_subsample.units.reading import Reading, read, warn_of_codes
 
@@ -31,9 +31,9 @@ Point = dict[str, np.ndarray]
 class Units:
     """A model, `marginal` without its local variables, and draws of these."""
 
-    def __init__(self, model: pm.Model, marginal: pm.Model, kept: Marginal) -> None:
-        self.model, self.marginal, self._kept = model, marginal, kept
-        self.names = kept.functions.graphs.grouping.names
+    def __init__(self, model: pm.Model, marginal: pm.Model, integrals: Marginal) -> None:
+        self.model, self.marginal, self._integrals = model, marginal, integrals
+        self.names = integrals.functions.graphs.grouping.names
         # Whether draws of local variables are stored, as far as is known, and those of tuning.
         self.stored, self.tuning = True, False
 
@@ -45,22 +45,22 @@ class Units:
     @property
     def levels(self) -> int:
         """How many levels they have."""
-        return self._kept.functions.graphs.grouping.levels
+        return self._integrals.functions.graphs.grouping.levels
 
     def described(self, tables: int) -> str:
         """Say whose levels are subsampled; rows of units are laid out in so many tables."""
-        rows = int(self._kept.functions.n_rows.sum())
+        rows = int(self._integrals.functions.n_rows.sum())
         laid_out = f" in {tables} tables" if tables > 1 else ""
         return f"levels of {' and '.join(self.names)} ({rows:,} rows){laid_out}"
 
     @property
     def lengths(self) -> set[int]:
         """Numbers of rows of the terms that units are made of."""
-        return {len(index) for index in self._kept.functions.graphs.grouping.index.values()}
+        return {len(index) for index in self._integrals.functions.graphs.grouping.index.values()}
 
     @cached_property
     def _local(self) -> LocalDraws:
-        return LocalDraws(self._kept)
+        return LocalDraws(self._integrals)
 
     def stores(self, var_names: Sequence[str] | None, *, tuning: bool) -> None:
         """Remember which variables a run stores, None for all, and whether of tuning too."""
@@ -99,34 +99,34 @@ class Units:
 
     def error(self, points: Sequence[Point]) -> float:
         """Return by how much integrals are off between points of the chain."""
-        kept = self._kept
-        thetas = np.array([kept.functions.ravel(dict(point)) for point in points])
-        return error_at(kept, kept.functions, thetas, np.random.default_rng(0))
+        integrals = self._integrals
+        thetas = np.array([integrals.functions.ravel(dict(point)) for point in points])
+        return error_at(integrals, integrals.functions, thetas, np.random.default_rng(0))
 
     def finer(self, points: Sequence[Point], said: str) -> "Units | None":
         """Return units with twice the nodes if integrals are off between modes of the posterior.
 
         Nodes that do not serve far from the reference may make a mode of their own there.
         """
-        kept = self._kept
-        theta = kept.functions.split(kept.reference)
-        at = {v.name: x for v, x in zip(kept.functions.values.values(), theta, strict=True)}
+        integrals = self._integrals
+        theta = integrals.functions.split(integrals.reference)
+        at = {v.name: x for v, x in zip(integrals.functions.values.values(), theta, strict=True)}
         error = self.error([at, *points])
         if not error > TOLERABLE:
             return None
-        per_dimension = 2 * kept.integral.per_dimension
+        per_dimension = 2 * integrals.integral.per_dimension
         if per_dimension > MOST:
-            raise inaccurate(replace(kept.integral, error=error), kept.functions)
+            raise inaccurate(replace(integrals.integral, error=error), integrals.functions)
         _log.info(
             "%s: integrals over %s are off by %.2g at another mode of the log posterior, and are "
             "made again by %d nodes per dimension",
             said, " and ".join(self.names), error, per_dimension,
         )  # fmt: skip
         reading = read(self.model)
-        marginal, kept = without_local(
+        marginal, integrals = without_local(
             reading, chosen(reading, self.names), per_dimension, np.random.default_rng(_SEED)
         )
-        return Units(self.model, marginal, kept)
+        return Units(self.model, marginal, integrals)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_local"}
@@ -147,15 +147,15 @@ def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Unit
     reading, grouping = found
     warn_of_codes(reading)
     try:
-        marginal, kept = without_local(reading, grouping, None, np.random.default_rng(_SEED))
+        marginal, integrals = without_local(reading, grouping, None, np.random.default_rng(_SEED))
     except TallModelError as error:
         if integrate != "auto":
             raise
         _log.info("%s: not integrated out: %s: %s", said, grouping.described, error)
         return None
     seconds = time.perf_counter() - began
-    _log.info("%s: %s, in %.1f s.", said, described(kept), seconds)
-    return Units(model, marginal, kept)
+    _log.info("%s: %s, in %.1f s.", said, described(integrals), seconds)
+    return Units(model, marginal, integrals)
 
 
 def _automatic(model: pm.Model, said: str) -> tuple[Reading, Grouping] | None:

@@ -301,13 +301,13 @@ def test_points_in_arrays_that_are_written_again(made, name, monkeypatch):
     step = made(name)
     draws, stats, _ = one_by_one(step, DRAWS)
     shared = {value: np.array(x) for value, x in begun(step).items()}
-    found, sizes, make = [], [], type(step).make
+    found, sizes, make = [], [], ahead.Ahead.make
 
-    def counted(self, point, size):
+    def counted(self, step, point, size):
         sizes.append(size)
-        return make(self, point, size)
+        return make(self, step, point, size)
 
-    monkeypatch.setattr(type(step), "make", counted)
+    monkeypatch.setattr(ahead.Ahead, "make", counted)
     for i in range(DRAWS):
         point, [stat] = step.step(shared)
         for value, x in point.items():
@@ -355,7 +355,7 @@ def test_an_interrupt_while_draws_are_undone(made, monkeypatch):
     for ask in (True, False):
         point = begun(step)
         *_, point = run(step, point, 20)
-        make, left = type(step).make, [3]
+        make, left = ahead.Ahead.make, [3]
 
         def interrupted(self, *arguments, make=make, left=left):
             left[0] -= 1
@@ -364,7 +364,7 @@ def test_an_interrupt_while_draws_are_undone(made, monkeypatch):
             return make(self, *arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(step), "make", interrupted)
+            patch.setattr(ahead.Ahead, "make", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 assert step.sampling_state
         if ask:
@@ -486,14 +486,14 @@ def test_nothing_is_made_ahead_while_another_step_moves_parameters():
         pm.Normal("y", a + b * rng.normal(size=500), observed=rng.normal(size=500))
     made = []
     step = pms.HMCECS([a], model=model)
-    make = type(step).make
+    make = ahead.Ahead.make
 
-    def counted(self, point, size):
-        made.append((self.tune, size))
-        return make(self, point, size)
+    def counted(self, step, point, size):
+        made.append((step.tune, size))
+        return make(self, step, point, size)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(step), "make", counted)
+        patch.setattr(ahead.Ahead, "make", counted)
         both = [step, pm.Metropolis([b], model=model)]
         pm.sample(40, tune=20, chains=1, cores=1, step=both, model=model, random_seed=1, **QUIET)
         assert {size for _, size in made} == {1}
@@ -508,15 +508,15 @@ def test_nothing_is_made_ahead_while_another_step_moves_parameters():
 def test_who_asks_for_every_state_waits_little_longer(made, every, monkeypatch):
     """Draws that are thrown away are few: what is made ahead adapts to how often that happens."""
     step, made_in_all = made("hmc"), 0
-    make = type(step).make
+    make = ahead.Ahead.make
 
-    def counted(self, point, size):
+    def counted(self, step, point, size):
         nonlocal made_in_all
         made_in_all += size
-        return make(self, point, size)
+        return make(self, step, point, size)
 
     point = begun(step, draws=200)
-    monkeypatch.setattr(type(step), "make", counted)
+    monkeypatch.setattr(ahead.Ahead, "make", counted)
     for i in range(200):
         point, _ = step.step(point)
         if i % every == 0:

@@ -13,7 +13,7 @@ import pymc_subsample as pms
 from pymc_subsample.bounds.remainders import bound_rows
 from pymc_subsample.bounds.strata import UnboundedError
 from pymc_subsample.chain import notices, nuts_instead, pm_sample
-from pymc_subsample.chain.nuts_cost import Comparison
+from pymc_subsample.chain.nuts_instead import Comparison
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.model import TallModel

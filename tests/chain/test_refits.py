@@ -25,8 +25,8 @@ from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.curvature import add, as_array, empty_sum, sum_of, times
 from pymc_subsample.expansion.reference import reference_at, summed
 from pymc_subsample.expansion.residuals import residuals_around
-from pymc_subsample.rows.kept_results import keep, kept
 from pymc_subsample.rows.row_store import RowStore
+from pymc_subsample.rows.stored_results import read_result, write_result
 
 
 @pytest.fixture(autouse=True)
@@ -443,13 +443,13 @@ def test_residuals_around_a_posterior_of_another_width_are_not_taken_over(counte
 def test_sums_of_other_rows_are_never_used(grown, read):
     """Also where someone puts them there."""
     rows, run = grown
-    kept = {file.name: file.read_bytes() for file in (rows.path / "kept").iterdir()}
+    content = {file.name: file.read_bytes() for file in (rows.path / "kept").iterdir()}
     other = pms.Rows.from_blocks(
         [columns(N, 5), columns(NEW, 6)], cache=rows.path.parent / "y.rows", progressbar=False
     )
     (other.path / "kept").mkdir()
-    for name, content in kept.items():
-        (other.path / "kept" / name).write_bytes(content)
+    for name, own in content.items():
+        (other.path / "kept" / name).write_bytes(own)
     data = other.select(**COLUMNS)
     pms.HMCECS(model=hierarchical(data), data=data, reference=run)
     assert read["sums"] >= len(other)
@@ -533,16 +533,16 @@ def test_where_nothing_can_be_kept_nothing_is(tmp_path, monkeypatch):
 def test_few_files_are_kept_and_large_arrays_are_not(tmp_path):
     rows = pms.Rows.from_blocks([columns(50, 0)], cache=tmp_path / "x.rows", progressbar=False)
     for k in range(30):
-        keep(rows._store, f"a{k}", {"x": np.arange(k)})
+        write_result(rows._store, f"a{k}", {"x": np.arange(k)})
     assert len(list((rows.path / "kept").iterdir())) == 16
-    n, found = kept(rows._store, "a29")
+    n, found = read_result(rows._store, "a29")
     assert n == 50
     assert np.array_equal(found["x"], np.arange(29))
-    keep(rows._store, "large", {"x": np.zeros(2**24)})
-    assert kept(rows._store, "large") is None
-    assert kept(rows._store, "a0") is None
+    write_result(rows._store, "large", {"x": np.zeros(2**24)})
+    assert read_result(rows._store, "large") is None
+    assert read_result(rows._store, "a0") is None
     pms.Rows.from_blocks([columns(60, 1)], cache=rows.path, overwrite=True, progressbar=False)
-    assert kept(pms.Rows.open(rows.path)._store, "a29") is None
+    assert read_result(pms.Rows.open(rows.path)._store, "a29") is None
 
 
 @pytest.mark.parametrize("kind", ["full", "sparse", "diagonal"])

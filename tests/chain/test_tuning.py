@@ -9,7 +9,7 @@ import pytest
 
 import pymc_subsample as pms
 from pymc_subsample.chain import nuts_instead
-from pymc_subsample.chain.nuts_cost import Comparison
+from pymc_subsample.chain.nuts_instead import Comparison
 from pymc_subsample.chain.tuning import Tuning
 
 

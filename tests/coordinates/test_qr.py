@@ -15,7 +15,7 @@ from chains import QUIET, assert_moments, assert_same, chain
 from steps_of_all_kinds import KINDS
 
 import pymc_subsample as pms
-from pymc_subsample.chain.nuts_cost import _Expansion
+from pymc_subsample.chain.nuts_cost import NutsOnExpansion
 from pymc_subsample.coordinates import find_qr
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.verification import Agreement
@@ -338,7 +338,7 @@ def test_a_state_goes_on_in_the_coordinates_that_it_is_of():
 
 @pytest.mark.costly
 def test_nuts_on_all_rows_is_projected_from_the_models_own_variables(step):
-    projected = _Expansion(step, 10, 10, 0)
+    projected = NutsOnExpansion(step, 10, 10, 0)
     np.testing.assert_array_equal(
         projected.reference.theta, step.expansion.values(step.reference.theta)
     )
@@ -451,7 +451,7 @@ def test_beside_a_step_that_moves_other_variables():
 
 
 @pytest.mark.slow
-def test_rows_on_disk_and_their_kept_sums(tmp_path):
+def test_rows_on_disk_and_their_stored_sums(tmp_path):
     t, y, (mean, sd) = normal_rows()
     pd.DataFrame({"t": t, "y": y}).to_parquet(tmp_path / "rows.parquet")
     rows = pms.Rows.from_parquet(tmp_path / "rows.parquet", cache=tmp_path / "rows")

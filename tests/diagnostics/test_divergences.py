@@ -27,8 +27,8 @@ def kept_out(step, edge, draws, seed=0):
 
 
 def found(path, before):
-    kept = path[:: len(path) // 512]
-    return loss(len(before), len(path), before, kept, path.mean(axis=0), path.std(axis=0))
+    thinned = path[:: len(path) // 512]
+    return loss(len(before), len(path), before, thinned, path.mean(axis=0), path.std(axis=0))
 
 
 @pytest.mark.parametrize("edge", [0.5, 1.0, 1.5, 2.0])

@@ -142,8 +142,8 @@ def test_all_kinds_of_chains_look(kind):
         step.ahead.undo(step)
         [slope] = [part for name, part, _ in step.layout.own if name == "slope"]
         for at in (0, -1):
-            step.record.kept[at] = step.record.kept[at].copy()
-            step.record.kept[at][slope] = -1e5
+            step.record.thinned[at] = step.record.thinned[at].copy()
+            step.record.thinned[at][slope] = -1e5
         [check] = end_of_chain.check_tails(step)
     np.testing.assert_allclose(check.value, 1.0, rtol=0.05)
     assert "The posterior of 'slope' has no mean" in check.advice

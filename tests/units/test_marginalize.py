@@ -24,7 +24,7 @@ from pymc_subsample.expansion.row_code import RowCode
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.units import accuracy, integrated
-from pymc_subsample.units.marginal import kept_of
+from pymc_subsample.units.marginal import integrals_of
 from pymc_subsample.units.modes import Modes
 
 
@@ -519,10 +519,11 @@ def test_columns_may_be_in_any_units(column):
             mu, tau = pm.Normal("mu", 0, 1_000), pm.HalfNormal("tau", 1)
             b, effect = pm.Normal("b", 0, 10 / unit), pm.Normal("effect", shape=units)
             pm.Poisson("y", pm.math.exp(mu + tau * effect[index] + b * values), observed=y)
-        kept = kept_of(pms.marginalize(model))
-        at = dict(zip(kept.functions.values, kept.functions.split(kept.reference), strict=True))
+        integrals = integrals_of(pms.marginalize(model))
+        own, reference = integrals.functions, integrals.reference
+        at = dict(zip(own.values, own.split(reference), strict=True))
         found.append([at["mu"] + at["b"] * origin, at["b"] * unit, at["tau"]])
-        assert kept.integral.error < 0.01
+        assert integrals.integral.error < 0.01
     # A hundredth of the posterior's standard deviations, which are above 0.03.
     np.testing.assert_allclose(*found, atol=3e-4)
     assert abs(found[0][1] - 0.3) < 0.15

@@ -13,7 +13,7 @@ from scipy import stats
 import pymc_subsample as pms
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.units import accuracy, moving
-from pymc_subsample.units.marginal import kept_of
+from pymc_subsample.units.marginal import integrals_of
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.sampled import units_of
 
@@ -122,20 +122,20 @@ def counts(size):
 @pytest.mark.costly(cases=2)
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_newton_moves_nodes_to_the_modes(size):
-    kept = kept_of(pms.marginalize(counts(size), "z"))
-    functions, theta = kept.functions, kept.reference
+    integrals = integrals_of(pms.marginalize(counts(size), "z"))
+    functions, theta = integrals.functions, integrals.reference
     there = theta + 0.05
-    anew = find_modes(functions, there, kept.modes.m)
-    found = moving.moved(functions, there, kept.modes, 4)
+    anew = find_modes(functions, there, integrals.modes.m)
+    found = moving.moved(functions, there, integrals.modes, 4)
     inverse = np.linalg.inv(anew.S)
     away = np.einsum("gij,gj->gi", inverse, found.m - anew.m)
-    before = np.einsum("gij,gj->gi", inverse, kept.modes.m - anew.m)
+    before = np.einsum("gij,gj->gi", inverse, integrals.modes.m - anew.m)
     assert np.abs(before).max() > 3  # of their own standard deviations
     # Modes are found where a step would gain 1e-10, which is 1e-5 standard deviations away.
     assert np.abs(away).max() < 2e-5
     squared = found.S @ np.swapaxes(found.S, 1, 2)
     assert squared == pytest.approx(anew.S @ np.swapaxes(anew.S, 1, 2), rel=1e-3, abs=1e-9)
-    assert kept.integral.error < accuracy.TOLERABLE
+    assert integrals.integral.error < accuracy.TOLERABLE
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ from chains import QUIET, assert_as_declared, assert_moments, chain
 from scipy import stats
 
 import pymc_subsample as pms
-from pymc_subsample.chain import nuts_cost
+from pymc_subsample.chain import nuts_instead
 from pymc_subsample.diagnostics.integrals import INTEGRALS, LOCAL_DRAWS
-from pymc_subsample.units import local, marginal
+from pymc_subsample.units import drawing, marginal
 from pymc_subsample.units.accuracy import Integral
 from pymc_subsample.units.choosing import may_pay
 
@@ -50,8 +50,8 @@ def step():
 @pytest.mark.costly
 def test_all_units_are_compared_in_the_variables_that_the_chain_moves(monkeypatch):
     """In those of the user's model, effects among them, compiled code had written beyond arrays."""
-    monkeypatch.setattr(nuts_cost, "SAVED_SECONDS", 0.0)
-    found = nuts_cost.compare(step())
+    monkeypatch.setattr(nuts_instead, "SAVED_SECONDS", 0.0)
+    found = nuts_instead.compare(step())
     assert 1 < found.gradients < 100
     with pytest.raises(AssertionError, match="theta is of another model"):
         step().expansion.parameters(np.zeros(UNITS))
@@ -145,14 +145,14 @@ def test_where_a_point_repeats_local_variables_are_drawn_anew():
 
 @pytest.mark.costly
 def test_draws_of_the_prior_are_found_out(monkeypatch):
-    kept = local.LocalDraws.at
+    right = drawing.LocalDraws.at
     elsewhere = {"mu": 0.0, "tau_log__": 0.0, "sigma_log__": 1.0}  # where sigma is e
 
     def wrong(self, point, key, number):
         there = point | {n: np.array(x) for n, x in elsewhere.items()}
-        return kept(self, there, key, number)
+        return right(self, there, key, number)
 
-    monkeypatch.setattr(local.LocalDraws, "at", wrong)
+    monkeypatch.setattr(drawing.LocalDraws, "at", wrong)
     assert stats.kstest(standardised(sampled(draws=500), 17), "norm").pvalue < 1e-5
 
 
@@ -171,7 +171,7 @@ def test_draws_do_not_depend_on_processes_or_on_what_is_stored():
 
 @pytest.mark.costly
 def test_a_run_that_stores_no_local_variable_draws_none(monkeypatch):
-    monkeypatch.setattr(local.LocalDraws, "at", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr(drawing.LocalDraws, "at", lambda *_: pytest.fail("drawn"))
     run = sampled(draws=100, tune=100, var_names=["mu", "tau", "sigma"])
     monkeypatch.undo()
     draws = pms.effects(run, model(), "z", levels=["u0", "u17"])["z"]

@@ -8,7 +8,8 @@ import numpy as np
 import pymc as pm
 
 from pymc_subsample.chain import arguments, variables
-from pymc_subsample.chain.nuts_cost import COMPILE_SECONDS, DRAWS, SAVED_SECONDS, nuts
+from pymc_subsample.chain.nuts_cost import COMPILE_SECONDS, DRAWS
+from pymc_subsample.chain.nuts_instead import SAVED_SECONDS, nuts
 from pymc_subsample.graph.concrete import root_array
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.bambi import has_rows

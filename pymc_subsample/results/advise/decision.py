@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_subsample.chain.nuts_cost import DRAWS, SAVED_SECONDS, nuts, pays
+from pymc_subsample.chain.nuts_cost import DRAWS
+from pymc_subsample.chain.nuts_instead import SAVED_SECONDS, nuts, pays
 from pymc_subsample.results.advise.pilot import Pilot
 from pymc_subsample.results.advise.result import EXACT, Advice, duration, percent, read
 from pymc_subsample.rows import Rows

@@ -8,7 +8,8 @@ import pymc as pm
 from pymc.backends.base import MultiTrace
 
 from pymc_subsample.chain.engine import ChainStep
-from pymc_subsample.chain.nuts_cost import quiet, seconds_per_draw, smallest_ess
+from pymc_subsample.chain.nuts_cost import quiet, seconds_per_draw
+from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.checks import FAILED, MODES, PREFIX, amount, recall
 
 # Draws of a pilot, those of tuning among them, within which its time decides.
@@ -97,3 +98,13 @@ def _failed(step: ChainStep, trace: MultiTrace) -> tuple[str, ...]:
         for rule, value, passed in recall(step.rules, last) or ()
         if not passed and rule is not MODES  # which the other sampler sees no more of
     )
+
+
+def smallest_ess(draws: np.ndarray) -> float:
+    """Smallest bulk effective sample size of columns, shape (draws, k), that vary at all.
+
+    At least 1, which stands for those of too few draws, or such that are not finite.
+    """
+    varying = [x for x in draws.T.astype(float) if np.ptp(x) != 0]
+    found = [array_stats.ess(x[None, :], method="bulk") for x in varying]
+    return max(float(np.min(found)), 1.0) if found and np.all(np.isfinite(found)) else 1.0

@@ -11,7 +11,7 @@ from pymc_subsample.chain import nuts_cost
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import each
 from pymc_subsample.chain.notices import held_back
-from pymc_subsample.chain.nuts_instead import OutgrownError
+from pymc_subsample.chain.nuts_instead import OutgrownError, nuts, pays
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModelError
@@ -23,6 +23,7 @@ from pymc_subsample.results.advise.decision import (
     on_all_rows,
     preferred,
 )
+from pymc_subsample.results.advise.nuts_trial import CUT, Gradients, NutsTrial
 from pymc_subsample.results.advise.pilot import Pilot, run_pilot
 from pymc_subsample.results.advise.result import EXACT, Advice, Option
 from pymc_subsample.samplers.registry import ADVISED, step_of
@@ -110,7 +111,7 @@ class Trials:
         """Say why a sampler is not worth its set-up, if it is not, by how the first step did."""
         [first] = self.found
         full, setup = first.full_seconds, self._setup
-        if not nuts_cost.pays(setup, full, first.full_bound):
+        if not pays(setup, full, first.full_bound):
             return "no step could save enough"
         usually, at_most = ADVISED[name].dearer
         best = min(full, first.seconds) if first.passed else np.inf
@@ -160,7 +161,7 @@ class Trials:
         each = nuts_cost.seconds_per_full_gradient(
             step.expansion, step.prepared.reference, min(0.1, 0.2 * spare)
         )
-        trial = nuts_cost.NutsTrial(step, self.seed)
+        trial = NutsTrial(step, self.seed)
         spare -= thread_time() - start
         wanted = self.empty.effective_draws
         seconds = setup + nuts_cost.DRAWS * pilot.seconds_per_draw
@@ -169,18 +170,16 @@ class Trials:
             needed = trial.gradients(more)
             if needed is None:
                 own = pilot.gradients_per_draw if pilot.gradients_per_draw > 0 else float(USUAL)
-                needed = nuts_cost.Gradients(own / pilot.ess_per_draw, own, _UNTRIED)
+                needed = Gradients(own / pilot.ess_per_draw, own, _UNTRIED)
             gradient = each * nuts_cost.LEAST_SLOWER / nuts_cost.SLOWER if needed.bound else each
             found = AllRows(
-                nuts_cost.nuts()[0],
-                nuts_cost.nuts(),
+                nuts()[0],
+                nuts(),
                 1 / (needed.per_effective_draw * gradient),
                 nuts_cost.COMPILE_SECONDS + nuts_cost.DRAWS * needed.per_tuning_draw * gradient,
                 needed.bound,
             )
-            if needed.bound != nuts_cost.CUT or nuts_cost.pays(
-                seconds, found.seconds(wanted), nuts_cost.CUT
-            ):
+            if needed.bound != CUT or pays(seconds, found.seconds(wanted), CUT):
                 break
         return found
 

@@ -11,18 +11,28 @@ out (Vehtari, Mononen, Tolvanen, Sivula and Winther, 2016, section 4).
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pymc as pm
+import xarray as xr
 from scipy.special import logsumexp
 
-from pymc_subsample.diagnostics.reading_draws import spread
+from pymc_subsample.diagnostics.drift import SOME, Drift, drift_of_scores
+from pymc_subsample.diagnostics.reading_draws import require_free_variables, spread, to_theta
 from pymc_subsample.model import TallModelError
-from pymc_subsample.results.loo.estimate import LeftOut
+from pymc_subsample.model.evaluation import Vector
+from pymc_subsample.results.loo.arguments import refuse_others
+from pymc_subsample.results.loo.elpd_data import labels
+from pymc_subsample.results.loo.estimate import LeftOut, relative_efficiency
 from pymc_subsample.results.loo.expanded import Approximation
-from pymc_subsample.results.loo.groups import Groups
+from pymc_subsample.results.loo.groups import Groups, read_groups
 from pymc_subsample.units.accuracy import Marginal
+from pymc_subsample.units.of_run import refuse_moved, without_units
 from pymc_subsample.units.quadrature import nodes
+from pymc_subsample.units.reference import log_posterior
 
+_SAID = "pms.loo"
 # Draws that tell of all rows, by mean and variance, which matter most.
 _DRAWS = 24
 # Nodes over those of the chain: without a row, units are wider.
@@ -31,7 +41,7 @@ _FINER = 2
 _TOGETHER = 2**18
 
 
-def term_of(marginal: Marginal, names: Sequence[str] | None) -> int:
+def _term_of(marginal: Marginal, names: Sequence[str] | None) -> int:
     """Return which part of units' functions has the rows that are left out."""
     graphs = marginal.functions.graphs
     called = [graphs.reading.terms[i].name for i in graphs.grouping.index]
@@ -113,3 +123,38 @@ class UnitsLeftOut(LeftOut):
             rest = np.where(whole, -modes.log_volume[own], logsumexp(without, axis=0))
             result[:, s] = np.bincount(of, complete - rest, len(index))
         return result
+
+
+def of_units(
+    posterior: xr.Dataset,
+    model: pm.Model,
+    integrated: list[str],
+    names: list[str] | None,
+    groups: Any,
+    reff: float | None,
+) -> tuple[UnitsLeftOut, Approximation, tuple[str, np.ndarray | None]]:
+    """Return rows of a run that integrated local variables out, and what is known of them."""
+    marginal, integrals = without_units(model, integrated)
+    require_free_variables(posterior, marginal, _SAID)
+    refuse_moved(integrals, model, posterior, _SAID)
+    term = _term_of(integrals, names)
+    functions = integrals.functions
+    rows = functions.parts[term].index
+    leaving = read_groups(groups, len(rows), model, None)
+    own = posterior[list(functions.values)]
+    vector = Vector({v.name: functions.start[v.name] for v in functions.values.values()})
+    thetas = to_theta(marginal, vector, own, _SAID).reshape(-1, vector.size)
+    refuse_others(marginal, vector, _drift(integrals, thetas))
+    reff = relative_efficiency(own) if reff is None else reff
+    left = UnitsLeftOut(integrals, term, thetas, reff, leaving)
+    graphs = functions.graphs
+    observed = graphs.reading.terms[list(graphs.grouping.index)[term - 1]].name
+    return left, left.known(), labels(model, observed, groups, leaving)
+
+
+def _drift(integrals: Marginal, thetas: np.ndarray) -> Drift:
+    some = thetas[spread(len(thetas), 1, SOME)]
+    counted = np.ones(len(integrals.functions.levels))
+    own, times = integrals.functions, integrals.integral.per_dimension
+    scores = [log_posterior(own, x, integrals.modes_at(own, x), times, counted)[1] for x in some]
+    return drift_of_scores(thetas, np.array(scores))

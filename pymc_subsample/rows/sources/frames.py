@@ -87,7 +87,7 @@ def dask_blocks(frame: Any, options: Options) -> RowBlocks:
             f"{type(frame).__module__}.{type(frame).__name__}. Make one of an array by "
             "dask.dataframe.from_dask_array."
         )
-    kept = frame[options.chosen(list(frame.columns), "the data frame")]
-    computed = (kept.partitions[k].compute() for k in range(kept.npartitions))
+    chosen = frame[options.chosen(list(frame.columns), "the data frame")]
+    computed = (chosen.partitions[k].compute() for k in range(chosen.npartitions))
     found = (block for part in computed for block in frame_blocks(part, options)[0])
     return found, None, options.levels

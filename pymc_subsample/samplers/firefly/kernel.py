@@ -77,18 +77,18 @@ def _darkens(d, rate, kind, u):
 
 
 @inner
-def _grown(bright, kept, d, size):
+def _grown(bright, packed, d, size):
     """Return longer copies of what is kept of bright rows, if there is no room for one more."""
     if size < bright.shape[0]:
-        return bright, kept, d
+        return bright, packed, d
     longer = 2 * size + 16
     new_bright, new_d = np.empty(longer, dtype=np.int64), np.empty(longer)
-    new_kept = np.empty((longer, kept.shape[1]))
+    new_packed = np.empty((longer, packed.shape[1]))
     for j in range(size):
         new_bright[j], new_d[j] = bright[j], d[j]
-        for c in range(kept.shape[1]):
-            new_kept[j, c] = kept[j, c]
-    return new_bright, new_kept, new_d
+        for c in range(packed.shape[1]):
+            new_packed[j, c] = packed[j, c]
+    return new_bright, new_packed, new_d
 
 
 # How rows are read, and 1 / T.
@@ -116,7 +116,7 @@ def _read(reader, index, phi, info):
 
 
 @inner
-def _relight(reader, rng, lights, phi, rate, kind, bright, kept, d, size, info):
+def _relight(reader, rng, lights, phi, rate, kind, bright, packed, d, size, info):
     """Update the lights; return what is kept of bright rows, and their number."""
     n, before = lights.shape[0], size
     index = np.empty(_CHUNK, dtype=np.int64)
@@ -139,10 +139,10 @@ def _relight(reader, rng, lights, phi, rate, kind, bright, kept, d, size, info):
         rows, values = _read(reader, seen, phi, info)
         for i in range(m):
             if _brightens(values[i], rate, kind, rng.random()):
-                bright, kept, d = _grown(bright, kept, d, size)
+                bright, packed, d = _grown(bright, packed, d, size)
                 bright[size], d[size] = seen[i], values[i]
                 for c in range(reader.width):
-                    kept[size, c] = rows[c, i]
+                    packed[size, c] = rows[c, i]
                 lights[seen[i]] = 1
                 size += 1
     for j in range(before - 1, -1, -1):
@@ -151,9 +151,9 @@ def _relight(reader, rng, lights, phi, rate, kind, bright, kept, d, size, info):
             size -= 1
             bright[j], d[j] = bright[size], d[size]
             for c in range(reader.width):
-                kept[j, c] = kept[size, c]
+                packed[j, c] = packed[size, c]
             info[DARKENED] += 1.0
-    return bright, kept, d, size
+    return bright, packed, d, size
 
 
 @inner
@@ -161,7 +161,7 @@ def _collect(reader, lights, phi, old, info):
     """Read the rows that are bright to begin with."""
     size = old.shape[0]
     bright, d = np.empty(size + 16, dtype=np.int64), np.empty(size + 16)
-    kept = np.empty((size + 16, reader.width))
+    packed = np.empty((size + 16, reader.width))
     for start in range(0, size, _CHUNK):
         index = np.empty(min(_CHUNK, size - start), dtype=np.int64)
         copy(old[start : start + index.shape[0]], index)
@@ -170,8 +170,8 @@ def _collect(reader, lights, phi, old, info):
             bright[start + i], d[start + i] = index[i], values[i]
             lights[index[i]] = 1
             for c in range(reader.width):
-                kept[start + i, c] = rows[c, i]
-    return bright, kept, d
+                packed[start + i, c] = rows[c, i]
+    return bright, packed, d
 
 
 @inner
@@ -200,19 +200,19 @@ def _draw(generator, row_generator, model, sums, given, proposing, weight, theta
     info[LOWEST] = np.inf
     forward(theta, phi, prior)
     size = old.shape[0]
-    bright, kept, d = _collect(reader, lights, phi, old, info)
+    bright, packed, d = _collect(reader, lights, phi, old, info)
     if fresh:
-        bright, kept, d, size = _relight(reader, row_rng, lights, phi, 1.0, EXPLICIT, bright, kept,
-                                         d, size, info)  # fmt: skip
+        bright, packed, d, size = _relight(reader, row_rng, lights, phi, 1.0, EXPLICIT, bright,
+                                           packed, d, size, info)  # fmt: skip
         info[DARKENED] = 0.0
     for _ in range(k):
-        bright, kept, d, size = _relight(reader, row_rng, lights, phi, rate, brightness, bright,
-                                         kept, d, size, info)  # fmt: skip
+        bright, packed, d, size = _relight(reader, row_rng, lights, phi, rate, brightness, bright,
+                                           packed, d, size, info)  # fmt: skip
         info[BRIGHT] += size
         rows, new_d = np.empty((width, size)), np.empty(size)
         for c in range(width):
             for j in range(size):
-                rows[c, j] = kept[j, c]
+                rows[c, j] = packed[j, c]
         proposals.draw_move(rng, proposal)
         if langevin:
             _bright_gradient(backward, glow, theta, phi, rows, sums, weight, new_d, grad_phi, grad)

@@ -18,12 +18,12 @@ from pymc_subsample.chain.moves import Proposal, ProposingState
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.proposals import Langevin, require_size
 from pymc_subsample.chain.setup import Preparation
-from pymc_subsample.chain.signatures import SharedTransitions
+from pymc_subsample.chain.shared_arguments import SharedTransitions
 from pymc_subsample.chain.tuning import ProposalTuning
 from pymc_subsample.compiled.functions import address_of, building_graphs
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check
-from pymc_subsample.diagnostics.record import most_kept
+from pymc_subsample.diagnostics.record import most_thinned
 from pymc_subsample.expansion import Expansion, expand
 from pymc_subsample.expansion.factors import scaled
 from pymc_subsample.expansion.reference import Reference, reference_at
@@ -144,7 +144,7 @@ def _verify(step: "FireflyMC", prepared: Preparation) -> float:
 
 def _begin(step: "FireflyMC", tune: int, draws: int) -> None:
     moves.begin(step, tune, draws)
-    step.record = LightRecord(draws=draws, most=most_kept(step.expansion.theta_size))
+    step.record = LightRecord(draws=draws, most=most_thinned(step.expansion.theta_size))
     _darken(step)
 
 

@@ -13,7 +13,7 @@ from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.method import ChainState, Method
 from pymc_subsample.chain.progress import doing
-from pymc_subsample.chain.signatures import StepArguments
+from pymc_subsample.chain.shared_arguments import StepArguments
 from pymc_subsample.compiled.functions import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import MoveRecord
@@ -118,8 +118,8 @@ def _check(step: "AusterityGibbs") -> list[Check]:
         return []  # exact
     rng = np.random.default_rng(0)
     tested = np.flatnonzero(step.n_touching > step.batch_size)
-    kept = [step.record.kept[k % len(step.record.kept)] for k in range(_UPDATES)]
-    updates = list(zip(kept, rng.choice(tested, _UPDATES).tolist(), strict=True))
+    draws = [step.record.thinned[k % len(step.record.thinned)] for k in range(_UPDATES)]
+    updates = list(zip(draws, rng.choice(tested, _UPDATES).tolist(), strict=True))
     errors = conditional_errors(
         step.expansion, step.touching, step.active, updates, test=TEST.address,
         settings=settings(step), decisions=_DECISIONS, rng=rng,

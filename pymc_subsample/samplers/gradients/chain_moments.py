@@ -32,8 +32,8 @@ def moment_errors(
 
     `known` is a guess of the posterior's covariance, which is `trusted` more than that of draws.
     """
-    size, kept = len(active), np.array(record.kept)[:, active]
-    own, dense = covariance_of(kept, 5 * size), len(kept) > 5 * size
+    size, draws = len(active), np.array(record.thinned)[:, active]
+    own, dense = covariance_of(draws, 5 * size), len(draws) > 5 * size
     guesses = [own] if known is None else [known, own]
     if pilot.regressed:
         # A regression hides an error that other directions drown; a full step, one that is alone.
@@ -43,7 +43,7 @@ def moment_errors(
         tried = [(guesses[0] if trusted or not dense else own, False)]
     # Of the draws' own covariance, whose steps are too long by that share.
     mean_ess, _ = record.effective(active)
-    excess = (size + 1) / min(len(kept), max(float(np.nanmedian(mean_ess)), size + 1))
+    excess = (size + 1) / min(len(draws), max(float(np.nanmedian(mean_ess)), size + 1))
     rate = ERROR_RATE / len(tried)
     noise = _monte_carlo_errors(record, active, rate / (4 * size))
     errors = [
@@ -168,7 +168,7 @@ def _monte_carlo_errors(
     wide = -stdtrit(len(record.sizes) - 1, level)
     sd = np.sqrt(record.variance[active])
     ess, ess_sd = (
-        np.clip(e * record.done / len(record.kept), 4, record.done)
+        np.clip(e * record.done / len(record.thinned), 4, record.done)
         for e in record.effective(active)
     )
     mean, variance = (error[active] for error in record.errors())

@@ -117,9 +117,9 @@ def check_steps(
             causes = ["tune and sample for longer", *remedies]
         if pilot is not None:
             found += _measured(record, dynamics, pilot, causes)
-            kept = np.array(record.kept)
+            draws = np.array(record.thinned)
             found += check_overlooked(
-                lambda thetas: log_posteriors(expansion, thetas)[0], expansion.n_rows, kept, active
+                lambda thetas: log_posteriors(expansion, thetas)[0], expansion.n_rows, draws, active
             )
         found += _heat(record, temperature, [*smaller, *remedies])
         seen = {check.rule.name for check in found} & {NOISE.name, STRETCH.name}
@@ -151,8 +151,8 @@ def check_steps(
 
 def _some(record: StepRecord) -> np.ndarray:
     """Return some of the draws that were kept, evenly spread, shape (k, d)."""
-    kept = np.array(record.kept)
-    return kept[np.linspace(0, len(kept) - 1, min(_LOOKED_AT, len(kept))).astype(int)]
+    draws = np.array(record.thinned)
+    return draws[np.linspace(0, len(draws) - 1, min(_LOOKED_AT, len(draws))).astype(int)]
 
 
 def _predicted(
@@ -172,7 +172,7 @@ def _predicted(
     if curvature is None:
         precision = dynamics.precision
         if precision is None:
-            z = whiten(dynamics.factor, np.array(record.kept)[:, active].T)
+            z = whiten(dynamics.factor, np.array(record.thinned)[:, active].T)
             precision = _precision(z.T, dynamics.temperature)
         curvature, noise, directions = spectrum(precision, noise)
     shared = dynamics.integrator, h, dynamics.friction, dynamics.temperature

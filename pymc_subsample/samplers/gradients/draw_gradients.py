@@ -43,14 +43,14 @@ def evaluated(
     record: StepRecord, active: np.ndarray, expansion: Expansion
 ) -> DrawnGradients | None:
     """Evaluate gradients at draws of a chain; None of too few draws."""
-    kept = np.array(record.kept)
-    if len(kept) < _FEWEST:
+    draws = np.array(record.thinned)
+    if len(draws) < _FEWEST:
         return None
     _, sd_ess = record.effective(active)
-    most = min(max(int(np.nanmin(sd_ess, initial=_MOST)), _DEPENDENT), len(kept))
+    most = min(max(int(np.nanmin(sd_ess, initial=_MOST)), _DEPENDENT), len(draws))
     full = _ROWS // expansion.n_rows
     count = min(most, max(full, REGRESSED))
-    chosen = kept[np.linspace(0, len(kept) - 1, count).astype(int)]
+    chosen = draws[np.linspace(0, len(draws) - 1, count).astype(int)]
     if count <= full:
         scores = np.broadcast_to(log_posteriors(expansion, chosen)[1], (2, *chosen.shape))
     else:

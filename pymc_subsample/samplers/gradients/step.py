@@ -10,7 +10,7 @@ from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.progress import doing
-from pymc_subsample.chain.signatures import SharedContinuous, SharedTransitions, shares
+from pymc_subsample.chain.shared_arguments import SharedContinuous, SharedTransitions, shares
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.samplers.gradients import kernel as langevin
 from pymc_subsample.samplers.gradients import sampler as records

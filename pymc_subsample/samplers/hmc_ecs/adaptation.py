@@ -15,7 +15,7 @@ from pymc_subsample.chain.sizing import all_rows, choose_always, choose_subsampl
 from pymc_subsample.chain.tuning import settled
 from pymc_subsample.diagnostics.checks import amount, excess
 from pymc_subsample.diagnostics.perturbation import errors_by_few, perturbation, standardised
-from pymc_subsample.diagnostics.record import most_kept
+from pymc_subsample.diagnostics.record import most_thinned
 from pymc_subsample.expansion.estimators import VARIANCE_AIM, VARIANCE_BOUND, ResidualMoments
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.expansion.residuals import residuals_around
@@ -135,7 +135,7 @@ def measured_perturbation(step: "HMCECS") -> float:
     By some thousands of random rows, as the check at the chain's end begins.
     """
     recent = step.tuning.recent()
-    many = min(len(recent), most_kept(recent.shape[1]))
+    many = min(len(recent), most_thinned(recent.shape[1]))
     thetas = recent[np.linspace(0, len(recent) - 1, many).astype(int)]
     shares = np.full(len(thetas), 1 / len(thetas))
     errors = errors_by_few(

@@ -182,7 +182,7 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
     )
     variance, off = look(found)
     if expansion.n_rows > few(expansion):
-        far = whiten(by.factor, (np.array(record.kept) - reference.theta)[:, active].T)
+        far = whiten(by.factor, (np.array(record.thinned) - reference.theta)[:, active].T)
         noisy = np.max(by.predicted.variance(subsample_size, by.temperature))
         biased = (
             0.0 if signed else np.max(by.predicted.perturbation(subsample_size, by.temperature))
@@ -351,7 +351,7 @@ def _confined_check(
     record: ChainRecord, reference: Reference, active: np.ndarray, confined: np.ndarray | None
 ) -> Check:
     assert confined is not None
-    z = whiten(confined, (np.array(record.kept) - reference.theta)[:, active].T)
+    z = whiten(confined, (np.array(record.thinned) - reference.theta)[:, active].T)
     share = float(np.mean((z**2).sum(axis=0) > chdtri(len(active), _RARE)))
     return CONFINED.check(
         share,

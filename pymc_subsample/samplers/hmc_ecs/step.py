@@ -12,7 +12,7 @@ from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import each, sampled
 from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.nuts_instead import Beside, beside_all_rows
-from pymc_subsample.chain.signatures import SharedContinuous
+from pymc_subsample.chain.shared_arguments import SharedContinuous
 from pymc_subsample.chain.sizing import Choice, check_blocks, choose, predicted_variance
 from pymc_subsample.chain.tuning import Tuning
 from pymc_subsample.diagnostics.checks import amount, remedies, sentence

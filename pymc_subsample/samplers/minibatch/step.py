@@ -22,7 +22,7 @@ from pymc_subsample.chain.moves import (
     by_langevin,
 )
 from pymc_subsample.chain.proposals import require_size
-from pymc_subsample.chain.signatures import shares
+from pymc_subsample.chain.shared_arguments import shares
 from pymc_subsample.chain.sizing import Choice, choose, choose_always
 from pymc_subsample.compiled.functions import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check, amount, sentence
@@ -300,8 +300,8 @@ def _check(step: Any) -> list[Check]:
     )
     if errors is not None:
         density = partial(log_densities, step.expansion, temperature=step.temperature)
-        kept = np.array(step.record.kept)
-        found += check_overlooked(density, step.n_rows, kept, step.active)
+        draws = np.array(step.record.thinned)
+        found += check_overlooked(density, step.n_rows, draws, step.active)
     if errors is not None and all(check.passed for check in found):
         decision.conclude(step, errors)
     return found

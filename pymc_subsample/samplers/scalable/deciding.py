@@ -8,12 +8,8 @@ import numpy as np
 
 from pymc_subsample.bounds.remainders import RowBounds, bound_rows
 from pymc_subsample.bounds.thinning import DRAW, EXACT, GRADIENTS, gradient_time
-from pymc_subsample.chain.nuts_cost import (
-    DRAWS,
-    FEW_GRADIENTS,
-    SAVED_SECONDS,
-    counted_gradient,
-)
+from pymc_subsample.chain.nuts_cost import DRAWS, FEW_GRADIENTS, counted_gradient
+from pymc_subsample.chain.nuts_instead import SAVED_SECONDS
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.factors import scaled
@@ -26,7 +22,7 @@ from pymc_subsample.samplers.scalable.kernel import PARAMETER_FUNCTIONS, ROW_FUN
 # Values of phi by which metrics are made: so many, or so many times its elements.
 _FEWEST_POINTS, _POINTS, _MOST_POINTS = 500, 100, 20_000
 # References whose bounds are kept besides the last: of modes, and before one moved.
-_KEPT_TABLES = 4
+_MOST_TABLES = 4
 # Points between which the set-up compares bounds with all rows.
 _FEWEST_PAIRED, _MOST_PAIRED = 5, 17
 # Points at which the surrogate is compared with the posterior, and rows to be read for it.
@@ -43,7 +39,7 @@ _FEW_ROWS = 1.0
 _DEARER, _SHARE = 1.25, 0.25
 # Products of three coefficients that are worth summing over the rows, and their sums that are
 # worth keeping.
-_MOST_PRODUCTS, _MOST_CUBES = 3e10, 4_000_000
+_MOST_TERMS, _MOST_CUBES = 3e10, 4_000_000
 # Seconds that bounds on fourth derivatives may take, where nobody asked for them: as such sums do.
 _OF_THIRD = 10.0
 
@@ -159,8 +155,8 @@ class Deciding:
             return None
         bounds = self.bounds(home.reference, home.factor)
         strata, seen = bounds.table.elements.shape
-        products = math.comb(seen + 2, 3) * self._second.n_predictors**2
-        costly = self._second.n_rows * products > _MOST_PRODUCTS or strata * products > _MOST_CUBES
+        terms = math.comb(seen + 2, 3) * self._second.n_predictors**2
+        costly = self._second.n_rows * terms > _MOST_TERMS or strata * terms > _MOST_CUBES
         if bounds.per_decision <= _FEW_ROWS or costly:
             return None
         third = self._second.third()
@@ -199,7 +195,7 @@ class Deciding:
             expansion, reference, points, self._bound, **self._scale, exact=self.exact,
             seconds=min(seconds, self._seconds),
         )  # fmt: skip
-        self._tables = [*self._tables[-_KEPT_TABLES:], (reference, bounds)]
+        self._tables = [*self._tables[-_MOST_TABLES:], (reference, bounds)]
         return bounds
 
     def _points(

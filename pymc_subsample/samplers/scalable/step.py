@@ -26,7 +26,7 @@ from pymc_subsample.chain.proposals import (
     require_size,
 )
 from pymc_subsample.chain.setup import Preparation, Problem
-from pymc_subsample.chain.signatures import SharedContinuous
+from pymc_subsample.chain.shared_arguments import SharedContinuous
 from pymc_subsample.chain.sizing import instead_of_bounds
 from pymc_subsample.chain.tuning import Tuning
 from pymc_subsample.expansion.reference import Reference

@@ -12,10 +12,10 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_subsample as pms
-from pymc_subsample.chain.notices import held_back
-from pymc_subsample.chain.nuts_cost import CUT, NutsTrial, quiet, smallest_ess
+from pymc_subsample.chain.nuts_cost import quiet
 from pymc_subsample.results.advise import decision, trials
 from pymc_subsample.results.advise.decision import AllRows
+from pymc_subsample.results.advise.nuts_trial import CUT
 from pymc_subsample.results.advise.pilot import Pilot, run_pilot
 from pymc_subsample.results.advise.result import Option, duration, percent, read
 from pymc_subsample.samplers.registry import ADVISED
@@ -696,83 +696,3 @@ def test_impossible_data():
         pm.Poisson("y", pm.math.exp(pm.Normal("a")), observed=np.r_[-1, np.ones(200, int)])
     with pytest.raises(pms.TallModelError, match="'y'"):
         pms.advise(model)
-
-
-# The projection
-
-
-def gradients(model):
-    with model, quiet():
-        step = pms.HMCECS()
-    return NutsTrial(step, 0).gradients(60.0)
-
-
-@pytest.mark.costly(cases=0)
-def test_gradients_are_those_of_nuts_on_all_rows():
-    """Both are estimates from a few hundred draws, hence a factor of 1.6."""
-    model = logistic(2_000, correlation=0.9)
-    per_effective, per_tuning, bound = gradients(model)
-    assert not bound
-    with model, quiet():
-        trace = pm.sample(
-            600, tune=400, chains=1, cores=1, nuts_sampler="pymc", progressbar=False,
-            random_seed=2, return_inferencedata=False, compute_convergence_checks=False,
-        )  # fmt: skip
-    sizes = trace.get_sampler_stats("tree_size").sum()
-    actual = sizes / smallest_ess(trace.get_values("beta"))
-    assert actual / 1.6 < per_effective < 1.6 * actual
-    assert per_tuning > 1
-    assert gradients(logistic(2_000))[0] < per_effective
-
-
-@pytest.mark.costly
-def test_out_of_time_the_projection_is_a_bound():
-    """Not the leapfrog steps of another sampler, in coordinates of its own."""
-    model = logistic(2_000, correlation=0.9)
-    with model, quiet():
-        step = pms.HMCECS()
-    trial = NutsTrial(step, 0)
-    short, whole = (trial.gradients(seconds) for seconds in (1e-9, 60.0))  # which goes on
-    assert short is not None
-    assert whole is not None
-    assert 1 <= short.per_effective_draw < whole.per_effective_draw
-    assert short.bound == CUT
-    assert not whole.bound
-    alone = NutsTrial(step, 0).gradients(60.0)
-    assert alone.per_effective_draw / 1.6 < whole.per_effective_draw
-    assert whole.per_effective_draw < 1.6 * alone.per_effective_draw
-
-
-def test_expansion_that_is_no_density_projects_nothing(monkeypatch):
-    model = logistic(2_000)
-    with model, quiet():
-        step = pms.HMCECS()
-    at = step.prepared.reference
-    bent = replace(step.prepared, reference=replace(at, curvature=-at.curvature))
-    monkeypatch.setattr(step, "prepared", bent)
-    assert NutsTrial(step, 0).gradients(20.0) is None
-
-
-def test_only_varying_parameters_count():
-    draws = np.random.default_rng(6).normal(size=(500, 2))
-    constant = np.zeros((500, 1))
-    walk = np.cumsum(draws[:, :1], axis=0)
-    assert smallest_ess(np.hstack([draws, constant])) > 250
-    assert smallest_ess(np.hstack([draws, walk])) < 50
-    assert smallest_ess(constant) == 1
-    assert (
-        smallest_ess(np.hstack([draws, np.full((500, 1), np.nan)])) == 1
-    )  # of which none is known
-
-
-@pytest.mark.parametrize("propagate", [True, False])
-def test_what_is_held_back_leaves_the_logger_as_it_was(propagate, monkeypatch):
-    log = logging.getLogger("pymc.subsample")
-    monkeypatch.setattr(log, "propagate", propagate)
-    before = log.level, list(log.handlers)
-    with pytest.raises(KeyError), held_back():
-        {}["a set-up that fails"]
-    with held_back() as unsaid:
-        log.info("heard %s", "later")
-    assert unsaid.logged == [(logging.INFO, "heard later")]
-    assert (log.propagate, log.level, log.handlers) == (propagate, *before)

@@ -351,11 +351,11 @@ def reported(model, caplog, **kwargs):
 def test_small_data_are_for_nuts_on_all_rows(model, caplog, monkeypatch):
     _, said = reported(model, caplog, subsample_size=150)
     assert said.endswith("pm.NUTS or nutpie on all rows may be faster")
-    monkeypatch.setattr(nuts_cost, "find_spec", lambda name: name)
+    monkeypatch.setattr(nuts_instead, "find_spec", lambda name: name)
     _, said = reported(model, caplog, subsample_size=160)
     assert re.search(r"reads 27% of the rows, and a gradient of all of them takes .* ms: try", said)
     assert said.endswith('try pm.sample(nuts_sampler="nutpie")')
-    monkeypatch.setattr(nuts_cost, "find_spec", lambda name: None)
+    monkeypatch.setattr(nuts_instead, "find_spec", lambda name: None)
     assert reported(model, caplog, subsample_size=160)[1].endswith("try pm.sample()")
 
 
@@ -372,9 +372,9 @@ def test_nobody_waits_for_a_comparison_that_is_not_said(model, caplog, monkeypat
 @pytest.mark.costly(cases=1)
 @pytest.mark.parametrize(("seconds", "verdict"), [(40, "HMCECS is"), (60, "Use pm.sample(")])
 def test_the_faster_sampler_is_named(model, caplog, monkeypatch, seconds, verdict):
-    found = nuts_cost.Comparison(0.006, seconds, 100.0, 8.2)
+    found = nuts_instead.Comparison(0.006, seconds, 100.0, 8.2)
     monkeypatch.setattr(nuts_instead, "compare", lambda *_: found)
-    monkeypatch.setattr(nuts_cost, "find_spec", lambda name: name)
+    monkeypatch.setattr(nuts_instead, "find_spec", lambda name: name)
     _, said = reported(model, caplog, subsample_size=300)
     assert f"take a chain about {seconds} s, and with nutpie on all rows about 100 s" in said
     assert "at 8 gradients per draw and 6 ms each" in said
@@ -384,7 +384,7 @@ def test_the_faster_sampler_is_named(model, caplog, monkeypatch, seconds, verdic
 @pytest.mark.costly(cases=0)
 def test_comparison_is_timed_and_leaves_the_step_as_it_is(model, caplog, monkeypatch):
     alone, _ = reported(model, caplog, subsample_size=300)
-    monkeypatch.setattr(nuts_cost, "SAVED_SECONDS", 0.0)
+    monkeypatch.setattr(nuts_instead, "SAVED_SECONDS", 0.0)
     step, said = reported(model, caplog, subsample_size=300)
     assert re.search(r"1,000 draws .* about [\d.]+ s, .* about [\d.]+ s, at \d+ gradients", said)
     assert_same(*(chain(s, model.initial_point()) for s in (alone, step)))
@@ -393,7 +393,7 @@ def test_comparison_is_timed_and_leaves_the_step_as_it_is(model, caplog, monkeyp
 @pytest.mark.costly(cases=0)
 def test_comparison_counts_the_gradients_of_nuts(monkeypatch):
     """On a correlated posterior NUTS, whose mass matrix is diagonal, needs more of them."""
-    monkeypatch.setattr(nuts_cost, "SAVED_SECONDS", 0.0)
+    monkeypatch.setattr(nuts_instead, "SAVED_SECONDS", 0.0)
     rng = np.random.default_rng(2)
     found = {}
     for correlation in (0.0, 0.995):
@@ -403,7 +403,7 @@ def test_comparison_counts_the_gradients_of_nuts(monkeypatch):
             a, b = pm.Normal("a", 0, 10), pm.Normal("b", 0, 10)
             pm.Normal("y", a * x + b * z, 1, observed=x + z + rng.normal(size=2000))
         step = pms.HMCECS(model=model)
-        found[correlation] = nuts_cost.compare(step)
+        found[correlation] = nuts_instead.compare(step)
         with model:
             nuts = pm.sample(
                 20, tune=300, chains=1, cores=1, nuts_sampler="pymc", discard_tuned_samples=False,
@@ -417,13 +417,13 @@ def test_comparison_counts_the_gradients_of_nuts(monkeypatch):
 
 @pytest.mark.costly(cases=0)
 def test_an_expansion_that_is_no_density_counts_the_gradients_of_the_step(model, monkeypatch):
-    monkeypatch.setattr(nuts_cost, "SAVED_SECONDS", 0.0)
+    monkeypatch.setattr(nuts_instead, "SAVED_SECONDS", 0.0)
     step = pms.HMCECS(model=model, subsample_size=300)
     at = step.prepared.reference
     for wrong in (np.nan, -10.0):
         bent = replace(at, curvature=wrong * at.curvature)
         monkeypatch.setattr(step, "prepared", replace(step.prepared, reference=bent))
-        found = nuts_cost.compare(step)
+        found = nuts_instead.compare(step)
         assert found.gradients == nuts_cost.seconds_per_draw(step, 0)[1]
 
 

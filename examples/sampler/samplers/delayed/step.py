@@ -11,7 +11,7 @@ from pymc_subsample.chain import arguments, finding_reference, moves
 from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.modes import warn_of_modes
-from pymc_subsample.chain.signatures import SharedTransitions
+from pymc_subsample.chain.shared_arguments import SharedTransitions
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.kernels.proposals import Proposing
 

@@ -1,4 +1,4 @@
-"""Arrays kept beside the rows that they were computed from, for those who come back to them."""
+"""Arrays stored beside the rows that they were computed from, for those who come back to them."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from pymc_subsample.rows.store import KEPT, Store
+from pymc_subsample.rows.store import RESULTS, Store
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -19,10 +19,10 @@ _MOST, _MOST_BYTES = 16, 2**26
 _ROWS, _FINGERPRINT = "n_rows", "fingerprint"
 
 
-def keep(store: Store, key: str, arrays: Mapping[str, np.ndarray]) -> None:
+def write_result(store: Store, key: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Write what was computed from all rows of a store, where its folder allows that.
 
-    It takes the place of what was kept under the same key. Of others, the oldest make room.
+    It takes the place of what was stored under the same key. Of others, the oldest make room.
     """
     if sum(x.nbytes for x in arrays.values()) > _MOST_BYTES:
         return
@@ -41,8 +41,8 @@ def keep(store: Store, key: str, arrays: Mapping[str, np.ndarray]) -> None:
         _log.debug("Nothing is kept beside the rows: %s", error)
 
 
-def kept(store: Store, key: str) -> tuple[int, dict[str, np.ndarray]] | None:
-    """Return what was kept under a key, and of how many of these rows: the first ones.
+def read_result(store: Store, key: str) -> tuple[int, dict[str, np.ndarray]] | None:
+    """Return what was stored under a key, and of how many of these rows: the first ones.
 
     None where nothing was, or it was of other rows.
     """
@@ -56,11 +56,11 @@ def kept(store: Store, key: str) -> tuple[int, dict[str, np.ndarray]] | None:
     return (n_rows, found) if whole else None
 
 
-def kept_rows(store: Store, key: str) -> int:
-    """Return of how many rows something was kept, 0 where nothing was."""
-    found = kept(store, key)
+def rows_of_result(store: Store, key: str) -> int:
+    """Return of how many rows something was stored, 0 where nothing was."""
+    found = read_result(store, key)
     return 0 if found is None else found[0]
 
 
 def _path(store: Store, key: str) -> Path:
-    return store.path / KEPT / f"{key}.npz"
+    return store.path / RESULTS / f"{key}.npz"

@@ -7,20 +7,15 @@ import pandas as pd
 import pymc as pm
 import pytest
 import scipy.stats
-from models import MODELS
-from scipy.special import digamma, expit, polygamma
+import xarray as xr
+from scipy.special import expit
 
 import pymc_subsample as pms
-from pymc_subsample.diagnostics import goodness, scores
-from pymc_subsample.diagnostics.reading_draws import columns, reader, spread, to_theta
+from pymc_subsample.diagnostics.reading_draws import columns, to_theta
 from pymc_subsample.diagnostics.scores import log_posteriors
-from pymc_subsample.diagnostics.weights import plain_moments, smooth, weighted_moments
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel
-from pymc_subsample.results.audit import _of_other_estimates
 from pymc_subsample.results.audited import Audit
-
-xr = pytest.importorskip("xarray")
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
 
@@ -129,60 +124,7 @@ def test_draws_far_from_the_posterior_fail_where_weights_are_all_equal():
     assert "far from this model's posterior" in repr(found)
 
 
-# Reading a run
-
-
-def test_draws_are_spread_evenly():
-    np.testing.assert_array_equal(spread(10, 2, 10), [1, 3, 5, 7, 9])
-    np.testing.assert_array_equal(spread(7, 2, 100), np.arange(7))
-    assert len(spread(1000, 3, 200)) == 67
-
-
-# Transforms of every kind: intervals, scales, orders, simplices, covariances, named dimensions.
-TRANSFORMED = [
-    "beta_regression", "dims_hierarchy", "dims_mixed_with_ordinary", "dirichlet_multinomial",
-    "mixture_of_regressions", "mvnormal_lkj", "normal_mixture", "ordered_logistic",
-    "slopes_correlated", "truncated",
-]  # fmt: skip
-
-
-@pytest.mark.costly(cases=1)
-@pytest.mark.parametrize("name", TRANSFORMED)
-def test_draws_are_mapped_to_unconstrained_space(name):
-    """Points of the model bank come back from the scale of its variables, dims models' too."""
-    model = MODELS[name](np.random.default_rng(1))
-    tall = TallModel(model)
-    rng = np.random.default_rng(2)
-    thetas = tall.ravel(tall.initial_point) + 0.1 * rng.normal(size=(2, 3, tall.size))
-    names = [rv.name for rv in model.free_RVs]
-    values = reader(model, tall, names)(thetas.reshape(6, -1))
-    shapes = model.eval_rv_shapes()
-    data, start = {}, 0
-    for var in names:
-        shape = tuple(map(int, shapes[var]))
-        size = int(np.prod(shape, dtype=int))
-        part = values[:, start : start + size].reshape(2, 3, *shape)
-        data[var] = (["chain", "draw", *(f"{var}_{i}" for i in range(len(shape)))], part)
-        start += size
-    back = to_theta(model, tall, xr.Dataset(data), "test")
-    np.testing.assert_allclose(back, thetas, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.costly(cases=0)
-@pytest.mark.parametrize(
-    "name", ["bernoulli_logit", "small_unsubsampled_outcome", "two_layer_network", "normal_mixture"]
-)
-def test_log_posterior_and_gradient_are_those_of_the_model(name):
-    model = MODELS[name](np.random.default_rng(1))
-    tall = TallModel(model)
-    start = tall.ravel(tall.initial_point)
-    thetas = start + 0.1 * np.random.default_rng(0).normal(size=(3, tall.size))
-    logp, gradient = log_posteriors(expand(tall, 0), thetas)
-    exact = model.compile_logp(mode="FAST_COMPILE")
-    slope = model.compile_dlogp(mode="FAST_COMPILE")
-    for theta, value, grad in zip(thetas, logp, gradient, strict=True):
-        assert value == pytest.approx(exact(tall.unravel(theta)), rel=1e-10)
-        np.testing.assert_allclose(grad, slope(tall.unravel(theta)), rtol=1e-7)
+# Weights
 
 
 @pytest.mark.costly(cases=0)
@@ -192,9 +134,6 @@ def test_labels_are_those_of_arviz(healthy):
     _, labels = columns(healthy["posterior"].to_dataset(), ["beta", "sigma"])
     assert labels == list(az.summary(healthy, var_names=["beta", "sigma"]).index)
     assert "beta[dose]" in labels
-
-
-# Weights
 
 
 @pytest.mark.costly(cases=0)
@@ -267,166 +206,7 @@ def test_weights_undo_the_temperature():
         assert abs(only(found, f"corrected_{moment}") - truth) < 4 * error
 
 
-def test_weighted_moments_are_those_of_the_target_with_honest_errors():
-    """Draws of N(0.4, 1.3) weighed to N(0, 1): z-scores of 300 repetitions are standard normal."""
-    rng = np.random.default_rng(4)
-    z = []
-    for _ in range(300):
-        every = 0.4 + 1.3 * rng.normal(size=(4, 400, 1))
-        at = spread(400, 4, 200)
-        x = every[:, at, 0]
-        log_ratio = scipy.stats.norm.logpdf(x) - scipy.stats.norm.logpdf(x, 0.4, 1.3)
-        weights, k_hat = smooth(log_ratio - 1000)
-        assert k_hat < 0.7
-        found = weighted_moments(weights, every[:, at], every)
-        raw = plain_moments(every)
-        bias, sd_error = raw.mean - found.mean - 0.4, raw.sd / found.sd - 1.3
-        z.append([
-            found.mean / found.mean_mcse, (found.sd - 1) / found.sd_mcse, bias / found.bias_mcse,
-            sd_error / found.sd_error_mcse / 1.3,
-        ])  # fmt: skip
-    z = np.array(z)[..., 0]
-    assert np.all(np.abs(z.mean(axis=0)) < 0.4)
-    assert np.all((z.std(axis=0) > 0.75) & (z.std(axis=0) < 1.35))
-
-
-def test_signs_are_not_needed_by_the_weights():
-    """Draws of p |Lhat|, Lhat = (1 + noise) L: raw moments need the sign, the others don't."""
-    rng = np.random.default_rng(5)
-    n = 40_000
-    theta = rng.normal(size=n)
-    noise = rng.normal(0.3 * theta, 0.8)  # mean of Lhat is not L, as where few rows dominate
-    estimate = 1 + noise
-    keep = rng.random(n) * 8 < np.abs(estimate)
-    theta, estimate = theta[keep][:4000].reshape(2, 2000, 1), estimate[keep][:4000].reshape(2, 2000)
-    weights, _ = smooth(np.log(np.maximum(1 / np.abs(estimate), 1e-12)))
-    found = weighted_moments(np.minimum(weights, 50), theta, theta)
-    raw = plain_moments(theta, np.sign(estimate))
-    assert raw.mean[0] == pytest.approx(0.3, abs=5 * raw.mean_mcse[0])
-    assert raw.mean[0] - plain_moments(theta).mean[0] > 2 * raw.mean_mcse[0]
-    assert abs(found.mean[0]) < 5 * found.mean_mcse[0]
-
-
-def test_hopeless_weights_say_so():
-    weights, k_hat = smooth(np.r_[np.zeros(99), 500.0].reshape(2, 50))
-    assert k_hat > 1
-    assert weights.max() == pytest.approx(100, rel=1e-6)
-    equal, none = smooth(np.full((2, 50), -1e6))
-    assert np.all(equal == 1)
-    assert none == -np.inf
-
-
 # Scores
-
-
-def ar(rng, phi, chains, draws, d):
-    noise = rng.normal(size=(chains, draws, d))
-    x = noise.copy()
-    for t in range(1, draws):
-        x[:, t] = phi * x[:, t - 1] + np.sqrt(1 - phi**2) * noise[:, t]
-    return x
-
-
-def log_gamma(u, a=20.0):
-    """Standard normal to log Gamma(a), whose score is a - exp(x); and its exact moments."""
-    x = np.log(scipy.stats.gamma.ppf(scipy.stats.norm.cdf(u), a))
-    return x, digamma(a), np.sqrt(polygamma(1, a))
-
-
-def p_values(rng, stretch=1.0, shift=0.0, phi=0.4, d=3, a=20.0):
-    x, mean, sd = log_gamma(ar(rng, phi, 2, 500, d), a)
-    every = mean + stretch * (x - mean) + shift * sd
-    theta = every[:, spread(500, 2, 200)]
-    score = a - np.exp(theta)
-    guess = np.diag(np.exp(-every.mean(axis=(0, 1))))
-    test = goodness.moment_test(theta, score, every, guess)
-    shape = goodness.shape_test(theta, score, guess, rng)
-    return test, shape, goodness.combined(test, shape)
-
-
-@pytest.mark.costly
-def test_p_values_are_uniform_for_draws_of_the_posterior():
-    """A skewed target, dependent draws; each bound fails a right test once in 1e4."""
-    rng = np.random.default_rng(6)
-    p = np.array([p_values(rng) for _ in range(100)])
-    for each in p.T:
-        assert scipy.stats.kstest(each, "uniform").pvalue > 1e-4
-        assert np.sum(each < 0.05) <= scipy.stats.binom.isf(1e-4, 100, 0.05)
-
-
-@pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_scores_beyond_all_bounds_have_a_p_value():
-    """As of counts whose rates are wrong by many powers of ten, whose squares' squares overflow."""
-    rng = np.random.default_rng(8)
-    theta = rng.standard_normal((2, 300, 3))
-    score = -theta * 1e80
-    assert goodness.moment_test(theta, score, theta, np.eye(3)) < 1e-10
-
-
-@pytest.mark.parametrize(("stretch", "shift"), [(1.15, 0.0), (1 / 1.15, 0.0), (1.0, 0.3)])
-def test_p_values_are_small_where_draws_are_off(stretch, shift):
-    rng = np.random.default_rng(7)
-    p = np.array([p_values(rng, stretch, shift)[2] for _ in range(12)])
-    assert np.all(p < 0.01)
-
-
-@pytest.mark.costly(cases=0)
-@pytest.mark.parametrize(("draws", "d", "phi"), [(50, 10, 0.0), (50, 30, 0.2), (250, 10, 0.6)])
-def test_p_values_of_short_chains_are_not_too_small(draws, d, phi):
-    """Four chains, all of whose draws are audited or few; each bound fails once in 1e4."""
-    rng = np.random.default_rng(16)
-    found = []
-    for _ in range(100):
-        every, _, _ = log_gamma(ar(rng, phi, 4, draws, d), 5.0)
-        theta = every[:, spread(draws, 4, 200)]
-        score = 5.0 - np.exp(theta)
-        guess = np.eye(d) / 5.0
-        test = goodness.moment_test(theta, score, every, guess)
-        found.append(goodness.combined(test, goodness.shape_test(theta, score, guess, rng)))
-    p = np.array(found)
-    assert np.mean(np.isfinite(p)) > 0.5
-    for level in (0.05, 0.01):
-        assert np.sum(p < level) <= scipy.stats.binom.isf(1e-4, 100, level)
-
-
-def test_p_values_see_errors_in_short_chains():
-    rng = np.random.default_rng(17)
-    for stretch, shift in ((1.3, 0.0), (1.0, 0.4)):
-        x, mean, sd = log_gamma(ar(rng, 0.0, 4, 50, 10), 20.0)
-        every = mean + stretch * (x - mean) + shift * sd
-        assert goodness.moment_test(every, 20.0 - np.exp(every), every, np.eye(10) / 20) < 1e-3
-
-
-def test_too_few_effective_draws_have_no_p_value():
-    rng = np.random.default_rng(18)
-    x = ar(rng, 0.97, 4, 100, 3)
-    assert np.isnan(goodness.moment_test(x, -x, x, np.eye(3)))
-    assert np.isnan(goodness.shape_test(x, -x, np.eye(3), rng))
-    assert np.isnan(goodness.combined(np.nan, np.nan))
-    assert goodness.combined(0.3, np.nan) == pytest.approx(0.3)
-
-
-def test_kernel_discrepancy_sees_a_wrong_shape():
-    """Uniform draws of the target's mean and variance: no moment tells, the kernel does."""
-    rng = np.random.default_rng(8)
-    x = rng.uniform(-np.sqrt(3), np.sqrt(3), size=(2, 400, 1))
-    assert goodness.shape_test(x, -x, np.eye(1), rng) < 0.01
-    right = rng.normal(size=(2, 400, 1))
-    assert goodness.shape_test(right, -right, np.eye(1), rng) > 0.01
-
-
-@pytest.mark.parametrize("stretch", [1.0, 1.5])
-def test_stein_moments_are_exact_for_a_normal_posterior_wherever_the_draws_are(stretch):
-    rng = np.random.default_rng(9)
-    cov = np.array([[2.0, 0.6], [0.6, 0.5]])
-    mean = np.array([1.0, -3.0])
-    theta = 4 + stretch * rng.normal(size=(60, 2))
-    score = -np.linalg.solve(cov, (theta - mean).T).T
-    own = np.diag(cov)
-    found, doubted = scores.target(theta, score @ cov, own, 0.01 * own)
-    np.testing.assert_allclose(found.mean, mean, rtol=1e-10)
-    np.testing.assert_allclose(found.sd, np.sqrt(np.diag(cov)), rtol=1e-10)
-    np.testing.assert_allclose([doubted.mean, doubted.sd], [found.mean, found.sd], rtol=1e-10)
 
 
 @pytest.fixture(scope="module")
@@ -643,23 +423,6 @@ def test_draws_of_another_model_fail_where_their_weights_only_warn(healthy, mode
         other = replace(judged, other="Another model was sampled.")
         assert other.status == "fail"
         assert str(other).count(other.other) == 1
-
-
-def test_what_noise_makes_of_weights_is_not_taken_for_another_model():
-    """By recorded noise as large, by a run at another temperature, and where none is recorded."""
-    noise = np.random.default_rng(0).normal(0, 4, (2, 100))
-
-    def stats(variance, temperature):
-        last = np.full((2, 100), np.nan)
-        last[:, -1] = temperature
-        both = {"loglik_variance": np.full((2, 100), variance), "check_temperature": last}
-        return xr.Dataset({name: (("chain", "draw"), x) for name, x in both.items()})
-
-    assert "where its estimates have one of 0.1" in _of_other_estimates(stats(0.01, 1.0), noise)
-    assert _of_other_estimates(stats(1.0, 1.0), noise) == ""
-    assert _of_other_estimates(stats(0.01, 3.0), noise) == ""
-    assert _of_other_estimates(stats(0.01, 1.0)[["check_temperature"]], noise) == ""
-    assert _of_other_estimates(stats(1e-8, 1.0), noise / 100) == ""
 
 
 # Refusals

@@ -1,4 +1,4 @@
-"""What passes over rows on disk have summed, kept with the rows: a later run reads new ones alone.
+"""What passes over rows on disk have summed, stored with them: a later run reads new ones alone.
 
 Sums and residuals are those at one reference and a few points around it. They serve a run on more
 rows as long as the reference is near its posterior mode, and are then completed by a pass over the
@@ -14,8 +14,8 @@ import numpy as np
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.expansion.residuals import Residuals
-from pymc_subsample.rows.kept_results import keep, kept
 from pymc_subsample.rows.store import Store
+from pymc_subsample.rows.stored_results import read_result, write_result
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -38,7 +38,7 @@ class Known:
 
 
 class Archive:
-    """Where sums over the rows of a store are kept, for one log-likelihood and kind of estimate."""
+    """Where sums over rows on disk are stored, for one log-likelihood and kind of estimate."""
 
     def __init__(self, store: Store, identity: str, kind: int) -> None:
         self._store, self._identity, self._kind = store, identity, kind
@@ -46,7 +46,7 @@ class Archive:
     def _key(self, expansion: Expansion) -> str:
         return f"sums-{expansion.order}-{expansion.curvature}-{self._kind}-{self._identity}"
 
-    def keep(
+    def write(
         self,
         expansion: Expansion,
         reference: Reference,
@@ -54,7 +54,7 @@ class Archive:
         far: np.ndarray | tuple = (),
         residuals: Residuals | None = None,
     ) -> None:
-        """Keep the sums over all rows at a reference, and the residuals at points around it."""
+        """Store the sums over all rows at a reference, and the residuals at points around it."""
         arrays = {name: np.asarray(getattr(reference, name)) for name in _SUMS}
         arrays["theta"] = expansion.values(reference.theta)
         if residuals is not None:
@@ -62,11 +62,11 @@ class Archive:
                 values = [expansion.values(theta) for theta in points]
                 arrays[name] = np.array(values).reshape(len(points), len(arrays["theta"]))
             arrays |= {f"residuals.{n}": np.asarray(x) for n, x in asdict(residuals).items()}
-        keep(self._store, self._key(expansion), arrays)
+        write_result(self._store, self._key(expansion), arrays)
 
     def known(self, expansion: Expansion) -> Known | None:
-        """Return what is kept; None where nothing is, or the residuals are of no use."""
-        found = kept(self._store, self._key(expansion))
+        """Return what is stored; None where nothing is, or the residuals are of no use."""
+        found = read_result(self._store, self._key(expansion))
         if found is None:
             return None
         n_rows, arrays = found

@@ -11,7 +11,7 @@ from steps_of_all_kinds import STEPS
 
 import pymc_subsample as pms
 from pymc_subsample.chain.engine import ChainStep
-from pymc_subsample.chain.signatures import complete
+from pymc_subsample.chain.shared_arguments import complete
 
 
 def described(doc):

@@ -1,0 +1,1 @@
+"""What the posterior of all rows says of the draws of a run."""

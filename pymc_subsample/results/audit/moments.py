@@ -1,0 +1,140 @@
+"""The posterior's moments from its log density, or its gradients, at draws of a run."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pymc_subsample.diagnostics.edges import ManyLinesError, edges_near, ends_in_sight, prior_of
+from pymc_subsample.diagnostics.reading_draws import reader, spread
+from pymc_subsample.diagnostics.scores import by_scores, covariance_of, log_posteriors
+from pymc_subsample.diagnostics.weights import (
+    PosteriorMoments,
+    by_weights,
+    plain_moments,
+    unknown_moments,
+)
+from pymc_subsample.expansion.continuity import Continuity
+from pymc_subsample.results.audit.draws import AuditedDraws
+
+# Draws beside which rows are asked whether they end the density.
+_ASKED = 16
+_NO_SCORES = (
+    "These draws cannot be audited: scores are gradients. Compare with pm.Metropolis or "
+    "pm.DEMetropolisZ on some thousand of the rows."
+)
+
+
+class Corrected(NamedTuple):
+    """Moments of the draws and of the posterior, and what is known of these by their kind."""
+
+    raw: PosteriorMoments
+    found: PosteriorMoments
+    # By weights: their shape and effective size, and signs of all draws if some are negative.
+    k_hat: float = np.nan
+    ess: float = np.nan
+    signs: np.ndarray | None = None
+    # By scores: as `Audit` has them, and how many more passes it took.
+    p_value: float = np.nan
+    edges: str = ""
+    asked: int = 0
+
+
+def of_weights(
+    draws: AuditedDraws, stats: xr.Dataset, logp: np.ndarray
+) -> tuple[Corrected, np.ndarray]:
+    """Correct moments by importance weights, from the estimates that a run recorded.
+
+    Also returns the weights' logarithms, shape (chain, k).
+    """
+    sign = stats["sign"].values.astype(float) if "sign" in stats else None
+    lp = stats["lp"].values[:, draws.at]
+    if not np.all(np.isfinite(lp)):
+        raise ValueError("pms.audit: sample_stats['lp'] is not finite at some draws.")
+    signs = sign if sign is not None and np.any(sign < 0) else None
+    log_weights = logp.reshape(draws.thetas.shape[:2]) - lp
+    raw, found, k_hat, ess = by_weights(log_weights, draws.values, draws.at, sign)
+    return Corrected(raw, found, k_hat, ess, signs), log_weights
+
+
+def require_scores(draws: AuditedDraws) -> None:
+    """Refuse rows whose log-likelihood jumps: gradients say nothing of it."""
+    everything = np.arange(draws.tall.size)
+    Continuity(draws.tall, draws.expansion, everything).require(_NO_SCORES, draws.flat)
+
+
+def of_scores(
+    draws: AuditedDraws,
+    names: Sequence[str],
+    logp: np.ndarray,
+    score: np.ndarray,
+    every: np.ndarray,
+    generator: np.random.Generator,
+) -> Corrected:
+    """Correct moments of variables `names` by gradients of the log posterior, (chain * k, d)."""
+    if not np.all(np.isfinite(score)):
+        raise ValueError(
+            "pms.audit: the gradient of the log posterior is not finite at some draws."
+        )
+    raw, expansion, near = plain_moments(draws.values), draws.expansion, draws.flat
+    read, look = reader(draws.model, draws.tall, names), generator.spawn(1)[0]
+    rows_end, asked = _ended_by_rows(draws, logp, every, look)
+    asked += 1  # gradients
+    if rows_end:
+        return Corrected(raw, unknown_moments(raw), edges="rows", asked=asked)
+    beside = partial(edges_near, prior_of(expansion), near, rng=look)
+    n_draws = draws.values.shape[0] * draws.values.shape[1]
+    try:
+        found, p_value, cut = by_scores(
+            expansion, draws.thetas, score.reshape(draws.thetas.shape), every, raw, n_draws, read,
+            generator, beside,
+        )  # fmt: skip
+    except ManyLinesError:
+        return Corrected(raw, unknown_moments(raw), edges="many", asked=asked)
+    return Corrected(raw, found, p_value=p_value, edges="prior" if cut else "", asked=asked)
+
+
+def _ended_by_rows(
+    draws: AuditedDraws, logp: np.ndarray, every: np.ndarray, rng: np.random.Generator
+) -> tuple[bool, int]:
+    """Whether rows end the density beside draws where it is not nil, and passes taken."""
+    expansion, thetas, passes = draws.expansion, draws.flat, 0
+    scale = covariance_of(every.reshape(-1, thetas.shape[1]), 10 * thetas.shape[1])
+
+    def level(points: np.ndarray) -> np.ndarray:
+        nonlocal passes
+        prior = np.array([expansion.parameters(x)[1] for x in points])
+        passes += len(points)
+        return np.where(np.isfinite(prior), log_posteriors(expansion, points)[0], 0.0)
+
+    some = spread(len(thetas), 1, _ASKED)
+    near = ends_in_sight(level, thetas[some], logp[some], np.linalg.cholesky(scale), rng) > 0
+    return near, passes
+
+
+def table(
+    labels: Sequence[str], raw: PosteriorMoments, found: PosteriorMoments, audited: np.ndarray
+) -> xr.Dataset:
+    """Return `Audit.table`; `audited` are values of audited draws, (chain, k, p)."""
+    scale = np.where(found.sd > 0, found.sd, 1.0)
+    numbers = {
+        "mean": raw.mean,
+        "sd": raw.sd,
+        "mean_mcse": raw.mean_mcse,
+        "audited_mean": audited.mean(axis=(0, 1)),
+        "audited_sd": audited.std(axis=(0, 1)),
+        "corrected_mean": found.mean,
+        "corrected_sd": found.sd,
+        "corrected_mean_mcse": found.mean_mcse,
+        "corrected_sd_mcse": found.sd_mcse,
+        "bias": (raw.mean - found.mean) / scale,
+        "bias_mcse": found.bias_mcse,
+        "sd_error": np.where(found.sd > 0, raw.sd / scale - 1, 0.0),
+        "sd_error_mcse": found.sd_error_mcse,
+    }
+    return xr.Dataset(
+        {name: ("parameter", np.asarray(x, dtype=float)) for name, x in numbers.items()},
+        coords={"parameter": labels},
+    )

@@ -1,0 +1,109 @@
+"""Signs that draws are of another model, or of other data, than an audit was given."""
+
+from functools import partial
+
+import numpy as np
+import xarray as xr
+
+from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
+from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept
+from pymc_subsample.diagnostics.overlooked_rows import depth, how_deep
+from pymc_subsample.diagnostics.scores import log_posteriors
+from pymc_subsample.expansion.estimators import VARIANCE_BOUND
+from pymc_subsample.model.bambi import intercepts, is_bambis, of_intercepts
+from pymc_subsample.model.support import impossible
+from pymc_subsample.results.audit.draws import AuditedDraws
+
+_SAID = "pms.audit"
+# Variance of log weights, over that of the noise which a run recorded, that is not its noise.
+_OTHER = 100.0
+
+
+def refuse_impossible(draws: AuditedDraws, logp: np.ndarray) -> None:
+    """Refuse draws at which the log posterior is not finite, by what makes it so.
+
+    And Bambi's intercepts that are not the model's.
+    """
+    bambis = of_intercepts(draws.model) if is_bambis(draws.posterior) else ""
+    if not np.all(np.isfinite(logp)):
+        _refuse_infinite(draws, logp, bambis)
+    if bambis:
+        _refuse_intercepts(draws)
+
+
+def _refuse_infinite(draws: AuditedDraws, logp: np.ndarray, bambis: str) -> None:
+    tall, thetas, bad = draws.tall, draws.flat, np.flatnonzero(~np.isfinite(logp))
+    prior = np.array([draws.expansion.parameters(thetas[k])[1] for k in bad])
+    if np.isfinite(prior).all():
+        cause = (
+            "Where these are few, rows are impossible there that the subsample hardly ever held, "
+            "and the draws are not from the posterior; otherwise another model, or other data, "
+            f"were sampled: pass those.{bambis}"
+        )
+    else:
+        first = thetas[bad[~np.isfinite(prior)][0]]
+        cause = (
+            f"At {np.sum(~np.isfinite(prior))} they are outside of the support: "
+            f"{impossible(draws.model, tall.unravel(first), tall.observed)}. The sampler does not "
+            "see that constraint (a gradient does not), or another model was sampled: pass that, "
+            "or use a step that accepts or rejects, such as pms.MinibatchBarkerMH."
+        )
+    raise ValueError(
+        f"{_SAID}: the log posterior of all rows is not finite at {len(bad)} of {len(logp)} draws. "
+        f"{cause}"
+    )
+
+
+def _refuse_intercepts(draws: AuditedDraws) -> None:
+    tall, thetas, model = draws.tall, draws.flat, draws.model
+    sd = thetas.std(axis=0)
+
+    def heights(at: slice, moves: np.ndarray) -> np.ndarray:
+        points = np.tile(thetas.mean(axis=0), (len(moves), 1))
+        points[:, at] += moves
+        return log_posteriors(draws.expansion, points)[0]
+
+    for name in intercepts(model):
+        at = tall.slices[tall.names.index(model.rvs_to_values[model[name]].name)]
+        refuse_intercept(name, sd[at], partial(heights, at), _SAID)
+
+
+def of_drift(draws: AuditedDraws, score: np.ndarray, signs: np.ndarray | None) -> str:
+    """Say so where gradients at draws, shape (chain * k, d), all point elsewhere."""
+    weights = None if signs is None else signs[:, draws.at].ravel() / signs.mean()
+    drift = drift_of_scores(draws.flat, score, weights)
+    if not drift.is_large:
+        return ""
+    return (
+        "The draws are far from this model's posterior: "
+        f"{drift.said(draws.model, draws.tall)}. If another model, or other data, were sampled, "
+        "pass those; if not, the chains never got there."
+    )
+
+
+def of_other_estimates(stats: xr.Dataset, log_weights: np.ndarray) -> str:
+    """Say so where a run estimated something else, by the noise that its estimates have."""
+    temperature = stats.get(PREFIX + TEMPERATURE.name)
+    tempered = temperature is not None and np.any(temperature.values[:, -1] != 1.0)
+    if "loglik_variance" not in stats or tempered:
+        return ""
+    recorded, found = float(stats["loglik_variance"].mean()), float(np.var(log_weights))
+    if not found > max(VARIANCE_BOUND, _OTHER * recorded):
+        return ""
+    return (
+        "Log posteriors of all rows differ from those that the run estimated by a standard "
+        f"deviation of {np.sqrt(found):,.3g}, where its estimates have one of "
+        f"{np.sqrt(recorded):,.3g}: another model, or other data, were sampled, or rows are far "
+        "out that its subsample hardly ever held. Pass the model and the data that were sampled."
+    )
+
+
+def of_overlooked(farthest: np.ndarray, logp: np.ndarray) -> str:
+    """Say so where all rows make single draws all but impossible."""
+    if not (deep := depth(np.append(logp, farthest), logp)) > 1:
+        return ""
+    return (
+        "All rows make some of the draws all but impossible: their log density is "
+        f"{how_deep(deep)}. Rows matter there that the sampler did not see, or it is stuck there. "
+        "pms.HMCECS and pms.ScalableMH look for such rows; tune and sample for longer."
+    )
