@@ -18,6 +18,7 @@ from pymc_subsample.units.choosing import chosen, may_pay, paying_one, would_pay
 from pymc_subsample.units.discovery import Grouping, find_groupings
 from pymc_subsample.units.local import LocalDraws
 from pymc_subsample.units.marginal import described, inaccurate, without_local
+from pymc_subsample.units.quantities import axes_of_levels
 from pymc_subsample.units.reading import Reading, read, warn_of_codes
 
 _log = logging.getLogger("pymc.subsample")
@@ -34,18 +35,10 @@ class Units:
     def __init__(self, model: pm.Model, marginal: pm.Model, kept: Marginal) -> None:
         self.model, self.marginal, self._kept = model, marginal, kept
         self.names = kept.functions.graphs.grouping.names
+        # By the names of these and of functions of them: which axis has the levels.
+        self.axes = axes_of_levels(kept.functions.graphs)
         # Whether draws of local variables are stored, as far as is known, and those of tuning.
         self.stored, self.tuning = True, False
-
-    @property
-    def number(self) -> int:
-        """Which of the model's free variables are integrated out, as bits of a number."""
-        return sum(1 << i for i, rv in enumerate(self.model.free_RVs) if rv.name in self.names)
-
-    @property
-    def levels(self) -> int:
-        """How many levels they have."""
-        return self._kept.functions.graphs.grouping.levels
 
     def described(self, tables: int) -> str:
         """Say whose levels are subsampled; rows of units are laid out in so many tables."""
