@@ -73,8 +73,11 @@ class Grouping:
 
 
 def pays(levels: int, rows_per_level: float) -> bool:
-    """Whether integrals over variables of so many levels cost less than parameters."""
-    return (levels / rows_per_level) ** 2 > _INTEGRATED
+    """Whether integrals over variables of so many levels cost less than parameters.
+
+    Those of single rows are no parameters of a subsample at all.
+    """
+    return rows_per_level <= 1 or (levels / rows_per_level) ** 2 > _INTEGRATED
 
 
 def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:

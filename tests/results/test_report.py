@@ -412,7 +412,11 @@ def test_effects_of_a_healthy_run_pass_and_shared_variables_that_do_not_mix_fail
 
 def test_as_many_levels_as_draws_are_levels():
     effects = xr.Dataset({"z": (("chain", "draw", "unit"), np.zeros((1, 2_500, 2_500), np.int8))})
-    assert dict(mixing_of._some(effects, {"z": 0}).sizes) == {"chain": 1, "draw": 2_500, "unit": 2_000}
+    assert dict(mixing_of._some(effects, {"z": 0}).sizes) == {
+        "chain": 1,
+        "draw": 2_500,
+        "unit": 2_000,
+    }
 
 
 @pytest.mark.costly
