@@ -14,8 +14,9 @@ from chains import QUIET, assert_as_declared, assert_moments, chain
 from scipy import stats
 
 import pymc_subsample as pms
-from pymc_subsample.chain import nuts_cost
-from pymc_subsample.diagnostics.integrals import INTEGRALS, LOCAL_DRAWS, effects_in
+from pymc_subsample.chain import end_of_chain, nuts_cost
+from pymc_subsample.diagnostics.integrals import INTEGRALS, LOCAL_DRAWS, effects_in, worded
+from pymc_subsample.samplers.hmc_ecs.checks import NOISE
 from pymc_subsample.units import local, marginal, of_run
 from pymc_subsample.units.accuracy import Integral
 from pymc_subsample.units.choosing import may_pay
@@ -193,6 +194,24 @@ def test_a_report_counts_units_and_judges_integrals():
     assert f"of {UNITS} units" in str(report)
     names = [finding.name for finding in report.findings]
     assert {INTEGRALS.name, LOCAL_DRAWS.name} < set(names)
+
+
+def test_texts_about_rows_are_about_units_but_not_names_of_variables():
+    said = "Rows per row: the rows' terms, rows[3], 'row' and rows_read; a row evaluation."
+    assert worded(said, "rows") == said
+    assert worded(said, "units") == (
+        "Units per unit: the units' terms, rows[3], 'row' and rows_read; a unit evaluation."
+    )
+    assert worded("Row evaluations of rows", "rows or units") == (
+        "Row or unit evaluations of rows or units"
+    )
+
+
+@pytest.mark.costly
+def test_warnings_at_the_end_of_a_chain_are_about_units():
+    found = NOISE.check(5.0, "Increase subsample_size, up to all rows.")
+    said = end_of_chain.recorded(step(), [found])["warning"].message
+    assert said == "HMCECS: Increase subsample_size, up to all units."
 
 
 @pytest.mark.costly
