@@ -36,10 +36,10 @@ def sample(plane, hour, late):
     """Return draws of each plane's chance of being late at the mean hour, (draws, planes)."""
     with pm.Model():
         mean, between = pm.Normal("mean", 0, 2), pm.HalfNormal("between", 1)
-        effect = pm.Normal("effect", mean, between, shape=plane.max() + 1)
+        effect = pm.Normal("effect", mean, between, shape=int(plane.max()) + 1)
         logit = effect[plane] + pm.Normal("by_hour", 0, 2) * (hour - hour.mean()) / 12
         pm.Bernoulli("late", logit_p=logit, observed=late)
-        idata = pm.sample(500, step=pms.HMCECS(), random_seed=1, progressbar=False)
+        idata = pm.sample(500, step=pms.HMCECS(), chains=4, random_seed=1, progressbar=False)
     print(pms.report(idata))
     return expit(idata.posterior["effect"].to_numpy().reshape(-1, plane.max() + 1))
 

@@ -60,8 +60,8 @@ def integrated(
 def declare_units(step: "ChainStep") -> None:
     """Add rules and statistics of units to those of a step's sampler."""
     step.rules = [*step.sampler.rules, *UNIT_RULES]  # type: ignore[misc]
-    effects = dict.fromkeys(unit_statistics(step.units), (np.int64, []))
-    more = effects | statistics(UNIT_RULES)
+    more = statistics(UNIT_RULES)
+    more |= {name: (np.int64, []) for name in unit_statistics(step.units)}
     step.stats_dtypes_shapes = {**step.stats_dtypes_shapes, **more}  # type: ignore[misc]
     step.stats_dtypes = [{name: kind for name, (kind, _) in step.stats_dtypes_shapes.items()}]
 

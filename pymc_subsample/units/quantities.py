@@ -49,29 +49,32 @@ class Quantity:
 
 def quantities_of(graphs: UnitGraphs) -> dict[str, Quantity]:
     """Return local variables, and deterministics that are functions of them level by level."""
-    return {name: _quantity(graphs, name, axis) for name, axis in axes_of_levels(graphs).items()}
+    return {name: _quantity(graphs, name, *found) for name, found in _traced(graphs).items()}
 
 
 def axes_of_levels(graphs: UnitGraphs) -> dict[str, int]:
     """Return by name which axis of local variables, and of functions of them, has the levels."""
-    local, found = set(_local(graphs)), {}
-    for name, graph in _candidates(graphs).items():
+    return {name: axis for name, (_, axis, _) in _traced(graphs).items()}
+
+
+def _traced(graphs: UnitGraphs) -> dict[str, tuple[Variable, int, RowTrace]]:
+    """Return graphs of these, which axis of each has the levels, and their traces."""
+    reading, grouping, local = graphs.reading, graphs.grouping, set(_local(graphs))
+    candidates = {name: reading.constrained[name] for name in grouping.names} | reading.derived
+    found = {}
+    for name, graph in candidates.items():
         if local.isdisjoint(ancestors([graph])):
             continue
         for axis, length in enumerate(graph.type.shape):
-            if length == graphs.grouping.levels and _trace(graphs, graph, axis) is not None:
-                found[name] = axis
+            trace = _trace(graphs, graph, axis) if length == grouping.levels else None
+            if trace is not None:
+                found[name] = graph, axis, trace
                 break
     return found
 
 
 def _local(graphs: UnitGraphs) -> dict[Variable, str]:
     return {graphs.reading.values[name]: name for name in graphs.grouping.names}
-
-
-def _candidates(graphs: UnitGraphs) -> dict[str, Variable]:
-    reading = graphs.reading
-    return {n: reading.constrained[n] for n in graphs.grouping.names} | reading.derived
 
 
 def _trace(graphs: UnitGraphs, graph: Variable, axis: int) -> RowTrace | None:
@@ -86,9 +89,10 @@ def _trace(graphs: UnitGraphs, graph: Variable, axis: int) -> RowTrace | None:
     return None if any(trace.axes.get(v) != own[name] for v, name in read.items()) else trace
 
 
-def _quantity(graphs: UnitGraphs, name: str, axis: int) -> Quantity:
-    reading, values, graph = graphs.reading, _local(graphs), _candidates(graphs)[name]
-    trace = _trace(graphs, graph, axis)
+def _quantity(
+    graphs: UnitGraphs, name: str, graph: Variable, axis: int, trace: RowTrace
+) -> Quantity:
+    reading, values = graphs.reading, _local(graphs)
     dependent = depends_on([graph], list(reading.values.values()))
     batch = batch_graph([graph], trace, dependent, reading.arrays)
     place = {reading.constrained[n]: v for n, v in graphs.shared.items()}
