@@ -142,7 +142,7 @@ def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Unit
     try:
         marginal, kept = without_local(reading, grouping, None, np.random.default_rng(_SEED))
     except TallModelError as error:
-        if integrate != "auto" or grouping.rows_per_level <= 1:  # none that could stay as it is
+        if integrate != "auto" or grouping.by_row:
             raise
         _log.info("%s: not integrated out: %s: %s", said, grouping.described, error)
         return None
