@@ -52,7 +52,7 @@ html_sidebars = {"**": ["groups.html"]}
 
 LONGEST = {
     f"tutorials/{name}"
-    for name in ("comparing_models", "exact_or_perturbed", "hmcecs", "minibatch_tests")
+    for name in ("comparing_models", "exact_or_perturbed", "hmcecs", "minibatch_tests", "planes")
 }
 
 

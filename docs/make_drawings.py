@@ -67,6 +67,17 @@ def airlines(rng):
     return lines + [dot(a, b, 4, READ) for a, b in zip(middle, y, strict=True)]
 
 
+def planes(rng):
+    """Planes alone, far apart, and their estimates, which are drawn together."""
+    y = np.linspace(16, 164, 11)
+    alone, few = np.linspace(70, 250, 11) + rng.uniform(-50, 50, 11), rng.uniform(0.3, 0.9, 11)
+    together = 160 + (1 - few) * (alone - 160)
+    lines = [path([a, b], [c, c], FAINT, 2) for a, b, c in zip(alone, together, y, strict=True)]
+    apart = [dot(a, c, 7 - 4 * f, FAINT) for a, c, f in zip(alone, y, few, strict=True)]
+    near = [dot(b, c, 7 - 4 * f, READ) for b, c, f in zip(together, y, few, strict=True)]
+    return [path([160, 160], [8, 172], CURVE, 2, "6 6"), *lines, *apart, *near]
+
+
 def grid(rng):
     """All rows, and the few that a draw reads."""
     read = rng.choice(20 * 9, 7, replace=False)
@@ -135,8 +146,9 @@ if __name__ == "__main__":
     save("logo", emblem(70, 10, 1.7, 3.2), 64, 64)
     save("icon", emblem(12, 4, 4.5, 7), 64, 64)
     drawings = {
-        "first_run": airlines, "rows_on_disk": grid, "exact_or_perturbed": perturbed,
-        "minibatch_tests": batches, "stochastic_gradients": noisy, "comparing_models": compared,
+        "first_run": airlines, "planes": planes, "rows_on_disk": grid,
+        "exact_or_perturbed": perturbed, "minibatch_tests": batches,
+        "stochastic_gradients": noisy, "comparing_models": compared,
     }  # fmt: skip
     for name, drawn in drawings.items():
         save(name, drawn(np.random.default_rng(3)))

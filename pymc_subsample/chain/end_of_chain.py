@@ -9,12 +9,13 @@ import numpy as np
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.util import is_transformed_name
 
-from pymc_subsample.chain.integrating import check_units
+from pymc_subsample.chain.integrating import check_units, each
 from pymc_subsample.chain.starting import log_prior
 from pymc_subsample.diagnostics import checks, tails
 from pymc_subsample.diagnostics.checks import Check, amount
 from pymc_subsample.diagnostics.divergences import RULE_NAMES
 from pymc_subsample.diagnostics.edges import ends_near
+from pymc_subsample.diagnostics.integrals import worded
 from pymc_subsample.diagnostics.overlooked_rows import OVERLOOKED
 from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.diagnostics.tails import TAIL
@@ -64,6 +65,7 @@ def _recorded(step: Any, found: Sequence[Check]) -> dict[str, Any]:
     if step.search is not None:
         found = [*found, checks.check_modes(step.search)]
     said = checks.warning(type(step).__name__, found)
+    said = said and worded(said, each(step))
     warning = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
     return checks.record(step.rules, found, step.search) | {"warning": warning}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pymc_subsample.chain import variables
 from pymc_subsample.chain.connection import connect
-from pymc_subsample.chain.integrating import integrated_anew
+from pymc_subsample.chain.integrating import each, integrated_anew
 from pymc_subsample.chain.modes import starts
 from pymc_subsample.chain.setup import NEARLY, Preparation, Problem
 from pymc_subsample.expansion.curvature import MAX_DENSE
@@ -71,7 +71,9 @@ def solved(step: "ChainStep", temperature: float, kind: int) -> tuple[Problem, P
 
 def _problem(step: "ChainStep", temperature: float, kind: int) -> Problem:
     """Return what a set-up needs to know, where the reference was given or not."""
-    given: dict[str, Any] = {"temperature": temperature, "kind": kind}
+    given: dict[str, Any] = {
+        "temperature": temperature, "kind": kind, "each": each(step)
+    }  # fmt: skip
     reference = step.given_reference if step.earlier is None else step.earlier
     if reference is not None:
         theta = variables.reference_theta(step.sampled_model, step.tall, reference)

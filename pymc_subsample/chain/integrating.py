@@ -15,10 +15,9 @@ from pymc_subsample.chain.pm_sample import calling_sample
 from pymc_subsample.diagnostics.checks import Check, amount, statistics
 from pymc_subsample.diagnostics.integrals import (
     INTEGRALS,
-    INTEGRATED,
-    LEVELS,
     LOCAL_DRAWS,
     UNIT_RULES,
+    as_statistics,
 )
 from pymc_subsample.expansion.modes import ModeSearch
 from pymc_subsample.units.sampled import Units, units_of
@@ -61,14 +60,15 @@ def integrated(
 def declare_units(step: "ChainStep") -> None:
     """Add rules and statistics of units to those of a step's sampler."""
     step.rules = [*step.sampler.rules, *UNIT_RULES]  # type: ignore[misc]
-    more = {INTEGRATED: (np.int64, []), LEVELS: (np.int64, []), **statistics(UNIT_RULES)}
+    more = statistics(UNIT_RULES)
+    more |= {name: (np.int64, []) for name in unit_statistics(step.units)}
     step.stats_dtypes_shapes = {**step.stats_dtypes_shapes, **more}  # type: ignore[misc]
     step.stats_dtypes = [{name: kind for name, (kind, _) in step.stats_dtypes_shapes.items()}]
 
 
 def unit_statistics(units: Units | None) -> dict[str, int]:
     """Return what every draw records of variables that are integrated out."""
-    return {} if units is None else {INTEGRATED: units.number, LEVELS: units.levels}
+    return {} if units is None else as_statistics(units.axes)
 
 
 def each(step: "ChainStep") -> str:

@@ -75,6 +75,7 @@ class Problem:
     archive: Archive | None = None  # Where sums are stored; None where they are not.
     # Whether the reference is that of an earlier run, for which another one nearby may stand.
     earlier: bool = False
+    each: str = "rows"  # What is subsampled, as messages call it.
 
     @property
     def posterior(self) -> Posterior:

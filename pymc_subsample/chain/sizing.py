@@ -215,7 +215,8 @@ def _causes(problem: Problem, at: Reference) -> tuple[list[str], bool]:
     elif expansion.limited is not None:
         size = expansion.phi_size
         causes += [
-            f"its {size:,} parameters, too many for control_variate_order=2, need more rows than "
+            f"its {size:,} parameters, too many for control_variate_order=2, need more "
+            f"{problem.each} than "
             f"there are (about {size**2 // 2:,} where each is informed by all of them)"
         ]
     given = problem.given is not None
@@ -244,28 +245,29 @@ def _useless(moments: ResidualMoments, problem: Problem, at: Reference, causes: 
     advice = ["use control_variate_order=2"] if expansion.raisable else []
     advice += [] if problem.given is None else ["leave reference=None"]
     if at.flat and problem.kind == BLOCK_POISSON:
-        advice += ['use estimator="perturbed", which reads such rows always']
+        advice += [f'use estimator="perturbed", which reads such {problem.each} always']
     why = f" Measured: {'; '.join(causes)}." if causes else ""
+    each = problem.each
     return (
         f"The log-likelihood of {', '.join(map(repr, expansion.observed))} cannot be expanded well "
-        f"enough to subsample its rows: even {n:,} rows per draw, as many as there are, leave the "
-        f"estimate a variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}).{why} "
-        + sentence([*advice, "sample this model with pm.sample()"])
+        f"enough to subsample its {each}: even {n:,} {each} per draw, as many as there are, leave "
+        f"the estimate a variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g})."
+        f"{why} " + sentence([*advice, "sample this model with pm.sample()"])
     )
 
 
 def _no_products(moments: ResidualMoments, problem: Problem, at: Reference) -> str:
     """Say that there are too few rows for the block-Poisson estimate, but not for the other."""
-    n = moments.n_rows
+    n, each = moments.n_rows, problem.each
     variance = predicted_variance(
         BLOCK_POISSON, moments, max(n // MINIBATCH, 1) * MINIBATCH, problem.temperature
     )
     left = [*exact_step(problem.expansion, at), 'use estimator="perturbed"']
     return (
-        f"No subsample of the {n:,} rows of {', '.join(map(repr, problem.expansion.observed))} is "
-        "large enough for the block-Poisson estimate: even with as many as there are, its "
+        f"No subsample of the {n:,} {each} of {', '.join(map(repr, problem.expansion.observed))} "
+        "is large enough for the block-Poisson estimate: even with as many as there are, its "
         f"logarithm has a variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}), "
-        "or a single row or a point at the edge of what is sampled may turn its sign. "
+        f"or a single {each[:-1]} or a point at the edge of what is sampled may turn its sign. "
         + sentence([*left, "sample this model with pm.sample()"])
     )
 
@@ -275,8 +277,9 @@ def instead_of_bounds(tries: Iterable[tuple[Problem, Preparation]]) -> str:
 
     `tries` are the model, and the model with rows on other scales, if these would help.
     """
-    reads_all = False
+    reads_all, each = False, "rows"
     for problem, prepared in tries:
+        each = problem.each
         try:
             found = choose(problem, prepared, None, None)
         except TallModelError:
@@ -284,6 +287,7 @@ def instead_of_bounds(tries: Iterable[tuple[Problem, Preparation]]) -> str:
         if len(found.always) + found.subsample_size < problem.expansion.n_rows:
             return "Use HMCECS, which needs none."
         reads_all = True
+    code = nuts(units=each == "units")[1]
     if reads_all:
-        return f"Use HMCECS, which needs none but reads all rows here, or {nuts()[1]}."
-    return f"HMCECS cannot subsample these rows either. Use {nuts()[1]}."
+        return f"Use HMCECS, which needs none but reads all {each} here, or {code}."
+    return f"HMCECS cannot subsample these {each} either. Use {code}."

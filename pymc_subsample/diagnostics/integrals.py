@@ -1,11 +1,17 @@
 """Whether integrals over local variables, and draws of these, are what they should be."""
 
+import re
+from collections.abc import Iterable, Mapping
+
+import xarray as xr
+
 from pymc_subsample.diagnostics.checks import Rule
 
-# Statistic of every draw: which of the model's free variables were integrated out, as bits.
-INTEGRATED = "integrated"
-# And how many levels they have.
-LEVELS = "integrated_levels"
+# Statistics of every draw, by the names of variables that were integrated out and drawn given the
+# others, and of functions of these level by level: which axis has the levels.
+_AXIS = "effect_axis_"
+# Words of a text, but not names of variables, quoted or with an index.
+_ROWS = re.compile(r"(?<!')\b[Rr]ows?\b(?!\[)")
 INTEGRALS = Rule(
     "integrals",
     "error of the log posterior by integrals over local variables",
@@ -20,3 +26,33 @@ LOCAL_DRAWS = Rule(
     "integrate=False, or with pm.NUTS.",
 )
 UNIT_RULES = (INTEGRALS, LOCAL_DRAWS)
+
+
+def as_statistics(axes: Mapping[str, int]) -> dict[str, int]:
+    """Return what every draw records of effects: their names, and which axis has the levels."""
+    return {_AXIS + name: axis for name, axis in axes.items()}
+
+
+def effects_in(stats: xr.Dataset) -> dict[str, int]:
+    """Return by the names of a run's effects which axis has the levels; none if it has none."""
+    return {
+        str(name).removeprefix(_AXIS): int(values.max())
+        for name, values in stats.items()
+        if str(name).startswith(_AXIS) and values.notnull().all()  # in all runs put together
+    }
+
+
+def counted(runs: Iterable[xr.Dataset]) -> str:
+    """Return what the steps of some runs, by their statistics, subsampled: rows, units, or both."""
+    return " or ".join(sorted({"units" if effects_in(stats) else "rows" for stats in runs}))
+
+
+def worded(text: str, of: str) -> str:
+    """Return a text about rows with what was `counted` in their place."""
+
+    def word(found: re.Match) -> str:
+        one = of.replace("rows", "row").replace("units", "unit")
+        said = of if found[0].endswith("s") else one
+        return said.capitalize() if found[0][0] == "R" else said
+
+    return _ROWS.sub(word, text)

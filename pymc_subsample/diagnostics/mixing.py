@@ -24,9 +24,10 @@ Sokal, A. (1997). Monte Carlo methods in statistical mechanics: foundations and 
 In: Functional Integration, 131-192. Springer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -70,15 +71,17 @@ EFFECTS_R_HAT, EFFECTS_R_HAT_DOUBT = _of_effects(R_HAT), _of_effects(R_HAT_DOUBT
 
 
 def mixing(
-    posterior: xr.Dataset, signs: np.ndarray | None = None, levels: int = 0
+    posterior: xr.Dataset,
+    signs: np.ndarray | None = None,
+    axes: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Finding]:
     """R-hat and effective sample size of the worst element; signs have shape (chain, draw).
 
-    Variables with an axis of so many `levels` are effects, drawn given the others, which are judged
-    by all of them together.
+    Variables in `axes` are effects, drawn given the others, which are judged by all of them
+    together: by name, which axis has the levels.
     """
     sizes = posterior.sizes["chain"] * posterior.sizes["draw"]
-    effects = posterior[[n for n, x in posterior.items() if levels and levels in x.shape[2:]]]
+    effects = posterior[[name for name in axes if name in posterior]]
     others = posterior.drop_vars(list(effects))
     names = [str(n) for n, x in others.items() if 0 < x.size <= _MOST_ELEMENTS * sizes]
     findings = _holes(posterior[[*names, *effects]])
@@ -89,7 +92,7 @@ def mixing(
             _worst(ESS, ESS_DOUBT, np.nanargmin, *ess),
         ]
     if effects:
-        r_hat, ess = _judged(*columns(_some(effects, levels), [str(n) for n in effects]), signs)
+        r_hat, ess = _judged(*columns(_some(effects, axes), [str(n) for n in effects]), signs)
         findings += [
             _worst(EFFECTS_R_HAT, EFFECTS_R_HAT_DOUBT, np.nanargmax, *r_hat),
             _worst(EFFECTS_ESS, EFFECTS_ESS_DOUBT, _few, *ess),
@@ -97,12 +100,14 @@ def mixing(
     return findings
 
 
-def _some(effects: xr.Dataset, levels: int) -> xr.Dataset:
+def _some(effects: xr.Dataset, axes: Mapping[str, int]) -> xr.Dataset:
     """Return evenly spread levels of effects."""
-    each = max(1, _LOOKED_AT // len(effects))
-    some = np.unique(np.linspace(0, levels - 1, min(each, levels)).astype(int))
-    own = [d for d, n in effects.sizes.items() if n == levels and d not in SAMPLE_DIMS]
-    return effects.isel(dict.fromkeys(own, some))
+    each, some = max(1, _LOOKED_AT // len(effects)), {}
+    for name, x in effects.items():
+        for dim in [d for d in x.dims if d not in SAMPLE_DIMS][axes[str(name)] :][:1]:
+            n = x.sizes[dim]
+            some[dim] = np.unique(np.linspace(0, n - 1, min(each, n)).astype(int))
+    return effects.isel(some)
 
 
 def _few(values: np.ndarray) -> int:

@@ -9,6 +9,7 @@ from copy import copy
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.type import discrete_dtypes
 
 from pymc_subsample.graph.concrete import depends_on
 from pymc_subsample.model.axis_rules import IsRowNumber, carried_axes, indexed_axes
@@ -143,8 +144,8 @@ def _refuse_latents(
         else:
             raise TallModelError(
                 f"Free variable {rv.name!r} ({op_name(rv.owner.op)}) has one element per row of "
-                f"{term.name!r} (shape {value.type.shape}, {term.n_rows} rows): with a latent "
-                f"variable per row the rows cannot be subsampled. {_instead(rv)}"
+                f"{term.name!r} (shape {value.type.shape}, {term.n_rows} rows), and a subsample "
+                f"of rows says nothing of the elements of others. {_instead(rv)}"
             )
 
 
@@ -161,10 +162,15 @@ def _instead(rv: Variable) -> str:
             "of an element for each week, say, by an integer column; or write a smooth function "
             "of few numbers, such as pm.gp.HSGP or a spline; or sample this model with pm.sample()."
         )
+    if rv.type.dtype in discrete_dtypes:
+        return (
+            "It is discrete: sum over its values, as pm.Mixture does for the component that a row "
+            "comes from, or sample this model with pm.sample()."
+        )
     return (
-        'Have it integrated out (integrate="auto", without vars, observed, dim or data; '
-        "pms.marginalize(model) says why, where it cannot be), or index group-level parameters "
-        "with an integer column."
+        'Have it integrated out: a step does so with integrate="auto", without vars, observed, dim '
+        "or data, and pms.marginalize(model) returns the model without it, or says why it cannot. "
+        "Or index parameters of groups by an integer column."
     )
 
 

@@ -1,4 +1,4 @@
-"""What effective draws cost: row evaluations and seconds."""
+"""What effective draws cost: evaluations of rows, or of units, and seconds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,6 +8,7 @@ import pandas as pd
 import xarray as xr
 
 from pymc_subsample.diagnostics.data_trees import KEEP_DIMS, SAMPLE_DIMS, check_selection
+from pymc_subsample.diagnostics.integrals import counted
 from pymc_subsample.diagnostics.reading_draws import sample_stats, sampled_rows
 from pymc_subsample.results.expectations import summary
 
@@ -19,7 +20,7 @@ def efficiency(
     filter_vars: str | None = None,
     coords: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """Return effective draws per variable, and what they cost in row evaluations and time.
+    """Return effective draws per variable, and what they cost in evaluations and time.
 
     Parameters
     ----------
@@ -37,7 +38,8 @@ def efficiency(
 
         - `ess_bulk`: effective sample size of all chains, of signed draws that of `summary`.
         - `evaluations_per_effective_draw`: row evaluations (log-likelihoods of single rows; a
-          gradient counts as one more) of all chains after tuning, per effective draw.
+          gradient counts as one more) of all chains after tuning, per effective draw. Units (all
+          rows of a level) take the place of rows in a run that integrated effects out.
         - `passes_per_effective_draw`: the same in units of the number of rows; NaN where `rows` is.
         - `effective_draws_per_second`: per second of the run's wall-clock time as PyMC measures it
           (`sampling_time`), which covers all chains and their tuning but not the set-up of the step
@@ -45,10 +47,11 @@ def efficiency(
           before its last, so that it is known not to be all that was timed.
         - `data_share`: rows that a decision or gradient reads, as a share of all rows (for
           `AusterityGibbs` of those that touch a variable), mean over draws.
-        - `rows`: number of rows; NaN for `AusterityGibbs` and `ScalableMH`, which don't record it.
+        - `rows`, or `units`: their number; NaN for `AusterityGibbs` and `ScalableMH`, which don't
+          record it.
 
         The evaluations of several such step methods in one run are added. `data_share` is then NaN,
-        and so is `rows` unless all steps record the same number.
+        and so is that of rows unless all steps record the same number.
 
     Raises
     ------
@@ -93,7 +96,7 @@ def efficiency(
             "passes_per_effective_draw": evaluations / rows / ess,
             "effective_draws_per_second": ess / float(seconds),
             "data_share": share,
-            "rows": rows,
+            counted([stats]): rows,
         }
     )
 

@@ -10,7 +10,7 @@ import xarray as xr
 from pymc_subsample.diagnostics.checks import FAILED, IMAGES, MODES, PREFIX, SEARCHES, Rule, recall
 from pymc_subsample.diagnostics.divergences import NEAREST, RULE_NAMES, Loss
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
-from pymc_subsample.diagnostics.integrals import INTEGRATED, LEVELS, UNIT_RULES
+from pymc_subsample.diagnostics.integrals import UNIT_RULES, counted, effects_in, worded
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.reading_draws import group, sampled_rows
 from pymc_subsample.results.audited import Audit
@@ -75,8 +75,9 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
             f"{_SAID}: audit must be what pms.audit returned, got {type(audit).__name__}."
         )
     more = [rule for rule in UNIT_RULES if PREFIX + rule.name in stats]
+    of = counted([stats])
     families: dict[str, Sequence[Rule]] = {
-        name: [*rules, *more]
+        name: [_worded(rule, of) for rule in (*rules, *more)]
         for name, rules in all_families().items()
         if all(PREFIX + rule.name in stats for rule in rules)
     }
@@ -92,14 +93,17 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
         share = float(stats["sign"].values.mean()) ** 2  # of all chains together
         findings.append(tiered(SIGN, SIGN_DOUBT, share))
         signs = stats["sign"].values.astype(float)
-    findings += mixing(posterior, signs, int(stats[LEVELS].max()) if LEVELS in stats else 0)
+    findings += mixing(posterior, signs, effects_in(stats))
     if audit is not None:
         findings += audit.of_subsampling
     cost = float(stats["n_evaluations"].sum()) if "n_evaluations" in stats else np.nan
     rows, size = float(sampled_rows(idata) or np.nan), stats.sizes
     method = samplers_of(stats) or " with ".join(families)
-    of = "units" if INTEGRATED in stats else "rows"
     return Report(method, size["chain"], size["draw"], rows, cost, tuple(findings), of)
+
+
+def _worded(rule: Rule, of: str) -> Rule:
+    return replace(rule, title=worded(rule.title, of), remedy=worded(rule.remedy, of))
 
 
 def _recorded(stats: xr.Dataset, families: Mapping[str, Sequence[Rule]]) -> list[Finding]:
@@ -137,7 +141,7 @@ def _recorded(stats: xr.Dataset, families: Mapping[str, Sequence[Rule]]) -> list
             for rule, value, passed in entries:
                 found.setdefault(rule.name, []).append((label, value, passed))
         title = "" if alone else f"{name.split(',')[0]}: "
-        named = [_searched(rule, stats) if rule is MODES else rule for rule in rules]
+        named = [_searched(rule, stats) if rule.name == MODES.name else rule for rule in rules]
         if SEARCHES in stats and not stats[SEARCHES].any():  # nothing was looked for
             found.pop(MODES.name, None)
         findings += [

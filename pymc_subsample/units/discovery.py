@@ -61,9 +61,20 @@ class Grouping:
         return self.rows / max(len(with_rows), 1)
 
     @property
+    def by_row(self) -> bool:
+        """Whether each row of a term has a level of its own: no parameters of a subsample.
+
+        Rows are along the longer axis of a term.
+        """
+        return any(
+            len(index) > self.numbers[t] and np.array_equal(index, np.arange(self.levels))
+            for t, index in self.index.items()
+        )
+
+    @property
     def pays(self) -> bool:
-        """Whether integrals cost less than parameters."""
-        return pays(self.levels, self.rows_per_level)
+        """Whether integrals cost less than parameters, or these cannot be sampled."""
+        return self.by_row or pays(self.levels, self.rows_per_level)
 
     @property
     def described(self) -> str:
@@ -74,7 +85,7 @@ class Grouping:
 
 def pays(levels: int, rows_per_level: float) -> bool:
     """Whether integrals over variables of so many levels cost less than parameters."""
-    return (levels / rows_per_level) ** 2 > _INTEGRATED
+    return rows_per_level <= 1 or (levels / rows_per_level) ** 2 > _INTEGRATED
 
 
 def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:

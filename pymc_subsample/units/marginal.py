@@ -161,8 +161,9 @@ def described(marginal: Marginal) -> str:
     points = len(nodes(functions.graphs.size, marginal.integral.per_dimension)[0])
     error = marginal.integral.error
     each = f"{rows.min():,}" if rows.min() == rows.max() else f"{rows.min():,} to {rows.max():,}"
+    each += " row" if rows.max() == 1 else " rows"
     said = "" if np.isnan(error) else f" (error of the log density at far points {error:.1g})"
     return (
         f"{' and '.join(functions.graphs.grouping.names)} integrated out, of {len(rows):,} levels "
-        f"with {each} rows (mean {rows.mean():.1f}), by {points:,} nodes each{said}"
+        f"with {each} (mean {rows.mean():.1f}), by {points:,} nodes each{said}"
     )

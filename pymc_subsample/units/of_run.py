@@ -9,7 +9,8 @@ import xarray as xr
 
 from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.diagnostics.drift import refuse_intercept
-from pymc_subsample.diagnostics.integrals import INTEGRATED
+from pymc_subsample.diagnostics.integrals import effects_in
+from pymc_subsample.diagnostics.reading_draws import sample_stats
 from pymc_subsample.model.bambi import intercepts, is_bambis
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.choosing import chosen
@@ -19,6 +20,7 @@ from pymc_subsample.units.marginal import integrals_of, without_local
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.reading import read
 from pymc_subsample.units.reference import few_nodes, integrals, sampled, searched, start_of
+from pymc_subsample.validation import shown
 
 # As steps have it.
 _SEED = 0
@@ -26,10 +28,14 @@ _SEED = 0
 
 def integrated_in(idata: xr.DataTree, model: pm.Model) -> list[str]:
     """Return names of the free variables that a step of this package integrated out, if any."""
-    if "sample_stats" not in idata.children or INTEGRATED not in idata["sample_stats"]:
-        return []
-    bits = int(np.max(idata["sample_stats"].to_dataset()[INTEGRATED].to_numpy()))
-    return [rv.name for i, rv in enumerate(model.free_RVs) if bits >> i & 1]
+    effects = effects_in(sample_stats(idata))
+    unknown = [name for name in effects if name not in model.named_vars]
+    if unknown:
+        raise ValueError(
+            f"The run integrated {unknown[0]!r} out, which the model does not have; it has "
+            f"{shown([v.name for v in model.free_RVs])}. Pass the model that was sampled."
+        )
+    return [rv.name for rv in model.free_RVs if rv.name in effects]
 
 
 def without_units(
@@ -49,7 +55,7 @@ def marginal_of_run(idata: xr.DataTree, model: pm.Model, said: str) -> Marginal:
         raise TypeError(
             "model must be what pms.marginalize returned, which keeps the units that it has "
             "integrated out (copies of it do not), or one of which a step integrated local "
-            "variables out in this run, as idata.sample_stats.integrated says."
+            "variables out in this run, as idata.sample_stats says by effect_axis_<name>."
         )
     refuse_moved(found, model, idata["posterior"].to_dataset(), said)
     return found

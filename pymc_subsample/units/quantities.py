@@ -1,6 +1,5 @@
 """Functions of a level's variables: these as the model has them, and deterministics."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +11,7 @@ from pymc_subsample.graph.concrete import depends_on, rebuild
 from pymc_subsample.graph.numpy_functions import evaluate, numpy_function
 from pymc_subsample.model.batch import batch_graph
 from pymc_subsample.model.errors import CoupledRows
+from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.units.functions import UnitFunctions, by_level
 from pymc_subsample.units.graphs import UnitGraphs
 
@@ -49,35 +49,51 @@ class Quantity:
 
 def quantities_of(graphs: UnitGraphs) -> dict[str, Quantity]:
     """Return local variables, and deterministics that are functions of them level by level."""
-    reading, grouping = graphs.reading, graphs.grouping
-    values = {reading.values[name]: name for name in grouping.names}
+    return {name: _quantity(graphs, name, *found) for name, found in _traced(graphs).items()}
+
+
+def axes_of_levels(graphs: UnitGraphs) -> dict[str, int]:
+    """Return by name which axis of local variables, and of functions of them, has the levels."""
+    return {name: axis for name, (_, axis, _) in _traced(graphs).items()}
+
+
+def _traced(graphs: UnitGraphs) -> dict[str, tuple[Variable, int, RowTrace]]:
+    """Return graphs of these, which axis of each has the levels, and their traces."""
+    reading, grouping, local = graphs.reading, graphs.grouping, set(_local(graphs))
     candidates = {name: reading.constrained[name] for name in grouping.names} | reading.derived
     found = {}
     for name, graph in candidates.items():
-        if set(values).isdisjoint(ancestors([graph])):
+        if local.isdisjoint(ancestors([graph])):
             continue
         for axis, length in enumerate(graph.type.shape):
-            fits = length == grouping.levels
-            quantity = _quantity(graphs, values, name, graph, axis) if fits else None
-            if quantity is not None:
-                found[name] = quantity
+            trace = _trace(graphs, graph, axis) if length == grouping.levels else None
+            if trace is not None:
+                found[name] = graph, axis, trace
                 break
     return found
 
 
-def _quantity(
-    graphs: UnitGraphs, values: Mapping[Variable, str], name: str, graph: Variable, axis: int
-) -> Quantity | None:
-    reading = graphs.reading
-    trace = reading.trace([graph])
-    dependent = depends_on([graph], list(reading.values.values()))
+def _local(graphs: UnitGraphs) -> dict[Variable, str]:
+    return {graphs.reading.values[name]: name for name in graphs.grouping.names}
+
+
+def _trace(graphs: UnitGraphs, graph: Variable, axis: int) -> RowTrace | None:
+    """Follow levels along an axis of a graph; None if they are not kept apart."""
+    trace = graphs.reading.trace([graph])
     try:
         trace.follow(graph, axis)
     except CoupledRows:
         return None
-    read = [v for v in values if v in ancestors([graph])]
-    if any(trace.axes.get(v) != graphs.grouping.own[values[v]] for v in read):
-        return None
+    above, own = set(ancestors([graph])), graphs.grouping.own
+    read = {v: name for v, name in _local(graphs).items() if v in above}
+    return None if any(trace.axes.get(v) != own[name] for v, name in read.items()) else trace
+
+
+def _quantity(
+    graphs: UnitGraphs, name: str, graph: Variable, axis: int, trace: RowTrace
+) -> Quantity:
+    reading, values = graphs.reading, _local(graphs)
+    dependent = depends_on([graph], list(reading.values.values()))
     batch = batch_graph([graph], trace, dependent, reading.arrays)
     place = {reading.constrained[n]: v for n, v in graphs.shared.items()}
     parameters = rebuild(list(batch.parameters.values()), place)

@@ -18,6 +18,7 @@ from pymc_subsample.units.choosing import chosen, may_pay, paying_one, would_pay
 from pymc_subsample.units.discovery import Grouping, find_groupings
 from pymc_subsample.units.drawing import LocalDraws
 from pymc_subsample.units.marginal import described, inaccurate, without_local
+from pymc_subsample.units.quantities import axes_of_levels
 from pymc_subsample.units.reading import Reading, read, warn_of_codes
 
 _log = logging.getLogger("pymc.subsample")
@@ -34,18 +35,10 @@ class Units:
     def __init__(self, model: pm.Model, marginal: pm.Model, integrals: Marginal) -> None:
         self.model, self.marginal, self._integrals = model, marginal, integrals
         self.names = integrals.functions.graphs.grouping.names
+        # By the names of these and of functions of them: which axis has the levels.
+        self.axes = axes_of_levels(integrals.functions.graphs)
         # Whether draws of local variables are stored, as far as is known, and those of tuning.
         self.stored, self.tuning = True, False
-
-    @property
-    def number(self) -> int:
-        """Which of the model's free variables are integrated out, as bits of a number."""
-        return sum(1 << i for i, rv in enumerate(self.model.free_RVs) if rv.name in self.names)
-
-    @property
-    def levels(self) -> int:
-        """How many levels they have."""
-        return self._integrals.functions.graphs.grouping.levels
 
     def described(self, tables: int) -> str:
         """Say whose levels are subsampled; rows of units are laid out in so many tables."""
@@ -149,7 +142,7 @@ def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Unit
     try:
         marginal, integrals = without_local(reading, grouping, None, np.random.default_rng(_SEED))
     except TallModelError as error:
-        if integrate != "auto":
+        if integrate != "auto" or grouping.by_row:
             raise
         _log.info("%s: not integrated out: %s: %s", said, grouping.described, error)
         return None

@@ -44,6 +44,13 @@ def test_costs_are_per_effective_draw():
     np.testing.assert_array_equal(table["rows"], 5000)
 
 
+def test_units_are_called_units():
+    assert "units" not in pms.efficiency(tree())
+    table = pms.efficiency(tree(effect_axis_z=0))
+    assert "rows" not in table
+    np.testing.assert_array_equal(table["units"], 5000)
+
+
 def test_variables_are_selected_as_in_a_summary():
     idata = tree()
     assert list(pms.efficiency(idata, "b").index) == ["b[0]", "b[1]"]

@@ -399,20 +399,24 @@ def test_effects_of_a_healthy_run_pass_and_shared_variables_that_do_not_mix_fail
     healthy, stuck = (panel(np.random.default_rng(1), lag) for lag in (0.3, 0.995))
     alone = {f.name: f for f in mixing(healthy)}
     assert alone["ess"].value < 0.8 * 4 * 250  # the smallest of 4,000 estimates of 1,000
-    assert {f.name: f.status for f in mixing(healthy, levels=4_000)} == {
+    assert {f.name: f.status for f in mixing(healthy, axes={"effect": 0})} == {
         "r_hat": "pass", "ess": "pass", "effects_r_hat": "pass", "effects_ess": "pass"
     }  # fmt: skip
-    found = {f.name: f.status for f in mixing(stuck, levels=4_000)}
+    found = {f.name: f.status for f in mixing(stuck, axes={"effect": 0})}
     assert found["r_hat"] == found["ess"] == "fail"
     # Effects that follow a shared variable which does not mix do not pass either.
     stuck["effect"] = stuck["effect"] / 100 + stuck["mu"]
-    found = {f.name: f.status for f in mixing(stuck, levels=4_000)}
+    found = {f.name: f.status for f in mixing(stuck, axes={"effect": 0})}
     assert found["effects_r_hat"] == found["effects_ess"] == "fail"
 
 
 def test_as_many_levels_as_draws_are_levels():
     effects = xr.Dataset({"z": (("chain", "draw", "unit"), np.zeros((1, 2_500, 2_500), np.int8))})
-    assert dict(mixing_of._some(effects, 2_500).sizes) == {"chain": 1, "draw": 2_500, "unit": 2_000}
+    assert dict(mixing_of._some(effects, {"z": 0}).sizes) == {
+        "chain": 1,
+        "draw": 2_500,
+        "unit": 2_000,
+    }
 
 
 @pytest.mark.costly

@@ -7,6 +7,7 @@ import pymc as pm
 import pytest
 
 import pymc_subsample as pms
+from pymc_subsample.model import TallModel
 from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.reading import read
 from pymc_subsample.units.sampled import units_of
@@ -61,3 +62,40 @@ def narrow():
 def test_a_second_mode_that_is_narrow_is_refused():
     with pytest.raises(pms.TallModelError, match="Level 0 of 'z' has about"):
         pms.marginalize(narrow(), "z")
+
+
+def of_rows(shape, prior=pm.Normal):
+    """Return a model with an effect of each of few rows, of one outcome or several."""
+    n = shape[0]
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", shape=shape[1:]), pm.HalfNormal("tau")
+        z = prior("z", shape=n)
+        rows = np.random.default_rng(0).poisson(1.0, shape)
+        pm.Poisson(
+            "y", pm.math.exp(mu + tau * z.reshape((n, *[1] * (len(shape) - 1)))), observed=rows
+        )
+    return model
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("shape", [(8,), (30, 3)])
+def test_effects_of_few_single_rows_are_integrated(shape):
+    """As parameters they would be refused, however few they are."""
+    assert units_of(of_rows(shape), "auto", "HMCECS").names == ["z"]
+
+
+@pytest.mark.costly
+def test_effects_of_single_rows_that_cannot_be_integrated_are_refused_for_that_reason():
+    def apart(name, shape):
+        return pm.NormalMixture(name, [0.5, 0.5], [-4, 4], [0.1, 0.1], shape=shape)
+
+    with pytest.raises(pms.TallModelError, match="of its probability given its rows far from"):
+        units_of(of_rows((50,), apart), "auto", "HMCECS")
+
+
+def test_what_keeps_a_variable_of_each_row_is_said():
+    with pytest.raises(pms.TallModelError, match='a step does so with integrate="auto"'):
+        TallModel(of_rows((50,)))
+    switches = of_rows((50,), lambda name, shape: pm.Bernoulli(name, 0.3, shape=shape))
+    with pytest.raises(pms.TallModelError, match="It is discrete: sum over its values"):
+        TallModel(switches)

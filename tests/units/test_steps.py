@@ -14,9 +14,10 @@ from chains import QUIET, assert_as_declared, assert_moments, chain
 from scipy import stats
 
 import pymc_subsample as pms
-from pymc_subsample.chain import nuts_instead
-from pymc_subsample.diagnostics.integrals import INTEGRALS, LOCAL_DRAWS
-from pymc_subsample.units import drawing, marginal
+from pymc_subsample.chain import end_of_chain, nuts_instead
+from pymc_subsample.diagnostics.integrals import INTEGRALS, LOCAL_DRAWS, effects_in, worded
+from pymc_subsample.samplers.hmc_ecs.checks import NOISE
+from pymc_subsample.units import drawing, marginal, of_run
 from pymc_subsample.units.accuracy import Integral
 from pymc_subsample.units.choosing import may_pay
 
@@ -182,7 +183,7 @@ def test_a_run_that_stores_no_local_variable_draws_none(monkeypatch):
 def test_statistics_are_as_declared():
     _, found = chain(step(), model().initial_point(), tune=20, draws=20)
     assert_as_declared(step(), found)
-    assert {stat["integrated"] for stat in found} == {1 << 3}  # z is the fourth variable
+    assert {(stat["effect_axis_z"], stat["effect_axis_effect"]) for stat in found} == {(0, 0)}
     assert np.isfinite(found[-1]["check_integrals"])
 
 
@@ -193,6 +194,52 @@ def test_a_report_counts_units_and_judges_integrals():
     assert f"of {UNITS} units" in str(report)
     names = [finding.name for finding in report.findings]
     assert {INTEGRALS.name, LOCAL_DRAWS.name} < set(names)
+
+
+def test_texts_about_rows_are_about_units_but_not_names_of_variables():
+    said = "Rows per row: the rows' terms, rows[3], 'row' and rows_read; a row evaluation."
+    assert worded(said, "rows") == said
+    assert worded(said, "units") == (
+        "Units per unit: the units' terms, rows[3], 'row' and rows_read; a unit evaluation."
+    )
+    assert worded("Row evaluations of rows", "rows or units") == (
+        "Row or unit evaluations of rows or units"
+    )
+
+
+@pytest.mark.costly
+def test_warnings_at_the_end_of_a_chain_are_about_units():
+    found = NOISE.check(5.0, "Increase subsample_size, up to all rows.")
+    said = end_of_chain.recorded(step(), [found])["warning"].message
+    assert said == "HMCECS: Increase subsample_size, up to all units."
+
+
+@pytest.mark.costly
+def test_a_stored_run_knows_its_effects_by_name(tmp_path):
+    sampled(draws=100, tune=100, cores=2).to_netcdf(tmp_path / "run.nc")
+    with xr.open_datatree(tmp_path / "run.nc") as stored:
+        parts = {n: stored[n].to_dataset() for n in ("posterior", "sample_stats")}
+        twice = {n: xr.concat([x, x], "chain") for n, x in parts.items()}
+    run = xr.DataTree.from_dict(twice)
+    assert effects_in(run.sample_stats) == {"z": 0, "effect": 0}
+    assert of_run.integrated_in(run, model()) == ["z"]
+    with pm.Model() as other:
+        pm.Normal("mu")
+    with pytest.raises(ValueError, match="'z' out, which the model does not have; it has"):
+        of_run.integrated_in(run, other)
+
+
+@pytest.mark.costly
+def test_a_shared_variable_of_as_many_elements_as_levels_is_none_of_the_effects():
+    """Of 300 elements one is stuck, which the line of effects would let pass."""
+    posterior = idata().posterior.to_dataset()
+    values = np.random.default_rng(0).normal(size=posterior["z"].shape)
+    values[:, :, 7] = np.repeat(np.arange(20), 100) + [[0], [1]] + values[:, :, 7]
+    run = idata().assign(posterior=xr.DataTree(posterior.assign(w=(posterior["z"].dims, values))))
+    found = {finding.name: finding for finding in pms.report(run).findings}
+    assert found["effects_ess"].status == found["effects_r_hat"].status == "pass"
+    assert found["ess"].status == "fail"
+    assert "w[u7]" in found["ess"].advice
 
 
 @pytest.mark.costly

@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
+from pymc_subsample.diagnostics.integrals import counted, worded
 from pymc_subsample.results.efficiency import per_step, subsampling_statistics
 from pymc_subsample.results.plots.shared import GREY, collection, decorate, named, picture
 
@@ -49,13 +50,14 @@ def plot_batch_sizes(
     ...     runs["Barker"] = pm.sample(step=pms.MinibatchBarkerMH())
     >>> pc = pms.plot_batch_sizes(runs)
     """
-    sizes, rows = {}, {}
+    sizes, rows, of = {}, {}, {}
     for name, idata in named(runs).items():
         stats = subsampling_statistics(idata, "batch_size", "data_share")
         steps = per_step(stats, ["batch_size", "data_share"])
         for k, step in enumerate(steps, start=1):
             label = ", ".join(filter(None, [name, f"step {k}" if len(steps) > 1 else ""]))
             sizes[label] = step["batch_size"].values.ravel().astype(float)
+            of[label] = stats
             rows[label] = float((step["batch_size"].mean() / step["data_share"].mean()).round())
     lowest = min(s.min(where=s > 0, initial=np.inf) for s in sizes.values())
     first, last = np.floor(np.log10(lowest)), np.ceil(np.log10(max(rows.values())))
@@ -77,10 +79,11 @@ def plot_batch_sizes(
     of_rows = xr.Dataset({"batch_size": ("run", list(rows.values()))}, run)
     pc.map(visuals.vline, "rows", data=of_rows, color=GREY, linestyle=":")
     for name, size in sizes.items():
-        said = f"mean {size.mean():,.0f} of {rows[name]:,.0f} rows"
+        said = f"mean {size.mean():,.0f} of {rows[name]:,.0f} {counted([of[name]])}"
         decorate(pc, means.sel(run=[name]), title=f"{name}\n{said}" if name else said)
     decorate(pc, means.isel(run=slice(0, None, columns)), ylabel="Draws")
     most = max(count.max() for count in counts)
     limits = {"xlim": (decades[0] / 1.2, decades[1] * 1.2), "ylim": (0.5, 2 * most)}
-    decorate(pc, means, xlabel="Rows per decision", xscale="log", yscale="log", **limits)
+    label = worded("Rows per decision", counted(of.values()))
+    decorate(pc, means, xlabel=label, xscale="log", yscale="log", **limits)
     return pc

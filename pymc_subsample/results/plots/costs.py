@@ -15,6 +15,7 @@ from pymc_subsample.diagnostics.data_trees import (
     draws_of,
     signs_of,
 )
+from pymc_subsample.diagnostics.integrals import counted, worded
 from pymc_subsample.diagnostics.reading_draws import sample_stats
 from pymc_subsample.diagnostics.signed import ess_bulk
 from pymc_subsample.results.efficiency import refuse_parts, subsampling_statistics
@@ -85,7 +86,8 @@ def plot_evaluations(
         draws = draws_of(idata, var_names, filter_vars, "posterior", coords)
         ends = np.geomspace(_FEWEST_DRAWS, len(spent), n_points).round().astype(int)
         lines[name] = [spent[ends - 1], [_smallest_ess(draws, signs, end) for end in ends]]
-    labels = {"xlabel": "Row evaluations", "ylabel": "Smallest effective sample size"}
+    evaluations = worded("Row evaluations", counted(map(sample_stats, named(runs).values())))
+    labels = {"xlabel": evaluations, "ylabel": "Smallest effective sample size"}
     pc, points = _curves("ess", lines, labels, backend, pc_kwargs)
     pc.map(visuals.scatter_xy, "points", data=points)
     return pc
@@ -181,7 +183,8 @@ def plot_error_against_cost(
         error = _errors(draws, signs_of(idata, "posterior", coords), mean, sd, ends, label)
         pad = np.full(n_points - len(ends), np.nan)
         lines[name] = [np.append(spent[ends - 1], pad), np.append(error, pad)]
-    labels = {"xlabel": _COSTS[cost], "ylabel": "Error of means, posterior sds"}
+    of = counted(map(sample_stats, named(runs).values()))
+    labels = {"xlabel": worded(_COSTS[cost], of), "ylabel": "Error of means, posterior sds"}
     pc, _ = _curves("error", lines, labels, backend, pc_kwargs)
     plain: dict[str, Any] = {"ignore_aes": "all", "color": GREY}
     tolerated, known = (xr.Dataset({"error": value}) for value in (SHIFT_BOUND, noise))

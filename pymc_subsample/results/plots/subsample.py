@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
+from pymc_subsample.diagnostics.integrals import counted, worded
 from pymc_subsample.results.efficiency import per_step, subsampling_statistics
 from pymc_subsample.results.plots.shared import GREY, collection, decorate, picture, xy
 from pymc_subsample.samplers.hmc_ecs.checks import NOISE, REFRESH
@@ -71,9 +72,10 @@ class Traces(NamedTuple):
 
 def traces(stats: xr.Dataset, panels: Mapping[str, tuple[str, float | None]]) -> Traces:
     """Return what is drawn of some statistics, apart where several steps record them."""
-    found, titles, bounds = {}, {}, {}
+    found, titles, bounds, of = {}, {}, {}, counted([stats])
     for name in (name for name in panels if name in stats):
         title, bound = panels[name]
+        title = worded(title, of)
         steps = per_step(stats, [name])
         for k, step in enumerate(steps, start=1):
             several = len(steps) > 1

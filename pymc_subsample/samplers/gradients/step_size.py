@@ -139,16 +139,16 @@ def _warn_if_slow(step: "SGMCMC", h: float, steps: float, best: float) -> None:
     if steps > 2 * best and (slow or passes > _MANY_PASSES):
         quieter = [] if step.control_variate_order == 2 else ["use control_variate_order=2"]
         _log.warning(
-            f"{name}: the gradients of {step.batch_size:,} rows are so noisy that only a tiny "
-            f"step size ({h:.2g}) gives the right standard deviations, at which an effective "
-            f"draw takes {steps:,.0f} steps, or {passes:,.0f} passes over the rows; larger "
-            f"batches take as many. {sentence([*quieter, 'use pms.HMCECS'])}"
+            f"{name}: the gradients of {step.batch_size:,} {each(step)} are so noisy that only a "
+            f"tiny step size ({h:.2g}) gives the right standard deviations, at which an effective "
+            f"draw takes {steps:,.0f} steps, or {passes:,.0f} passes over the {each(step)}; "
+            f"larger batches take as many. {sentence([*quieter, 'use pms.HMCECS'])}"
         )
     elif slow:
         _log.warning(
             f"{name}: the posterior is so much narrower in some directions than in others, in "
             f"units of the metric, that an effective draw takes {steps:,.0f} steps, or "
-            f"{passes:,.0f} passes over the rows, whatever the size of the batch. Use "
+            f"{passes:,.0f} passes over the {each(step)}, whatever the size of the batch. Use "
             'metric="curvature", scale the columns alike, or use pms.HMCECS.'
         )
 

@@ -13,6 +13,7 @@ from pymc_subsample.chain import arguments, finding_reference, moves
 from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.ellipsoid import far_points
 from pymc_subsample.chain.guards import row_numbers
+from pymc_subsample.chain.integrating import each
 from pymc_subsample.chain.method import require_parts
 from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.moves import (
@@ -168,9 +169,9 @@ def _prepare(step: Any) -> Choice | None:
         _log.warning(
             f"{type(step).__name__}: the log-likelihood of "
             f"{', '.join(map(repr, step.observed))} cannot be expanded well around the "
-            f"reference: even {step.n_rows} rows, as many as there are, leave an estimate of "
-            f"it a variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). "
-            + sentence(todo)
+            f"reference: even {step.n_rows:,} {each(step)}, as many as there are, leave an "
+            f"estimate of it a variance of {amount(variance)} (should be at most "
+            f"{VARIANCE_BOUND:g}). " + sentence(todo)
         )
     return prepared
 

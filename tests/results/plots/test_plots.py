@@ -49,7 +49,7 @@ def hmc(seed=0, **extra):
     )
 
 
-def metropolis(seed=0, rows=20_000):
+def metropolis(seed=0, rows=20_000, **extra):
     size = np.clip(np.exp(np.random.default_rng(seed).normal(6, 1, SHAPE)), 100, rows)
     return tree(
         seed,
@@ -57,6 +57,7 @@ def metropolis(seed=0, rows=20_000):
         data_share=size / rows,
         loglik_ratio_variance=1 / size,
         n_evaluations=(2 * size).astype(int),
+        **extra,
     )
 
 
@@ -99,6 +100,20 @@ def test_subsample_of_metropolis():
         "Variance of log-ratio",
         "Share of rows",
     ]
+
+
+def test_pictures_of_runs_of_units_say_so():
+    units = {"effect_axis_z": np.zeros(SHAPE, int)}
+    share = panels(pms.plot_subsample(hmc(**units)))[2]
+    assert title(share) == "Share of units"
+    both = {"one": hmc(), "two": hmc(1, **units)}
+    labels = [panels(pms.plot_evaluations(x))[0].get_xlabel() for x in (both, both["two"])]
+    assert labels == ["Row or unit evaluations", "Unit evaluations"]
+    batches = {"one": metropolis(), "two": metropolis(1, **units)}
+    one, two = panels(pms.plot_batch_sizes(batches))
+    assert one.get_title().endswith("of 20,000 rows")
+    assert two.get_title().endswith("of 20,000 units")
+    assert one.get_xlabel() == "Rows or units per decision"
 
 
 def test_subsample_of_a_short_chain_whose_variance_is_infinite_at_a_draw():
