@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -90,13 +90,17 @@ def texts(node: ast.expr, tree: ast.Module, deep: int = 2) -> list[str]:
         case ast.Constant(value=str(said)):
             return [re.sub(r"%(\.\d)?[srdfg]|\{\w+(=\w+)?\}", "…", said)]
         case ast.JoinedStr(values=parts):
-            said = ""
+            options = []
             for part in parts:  # what has a name of its own in the module is as good as its text
                 inner = part.value if isinstance(part, ast.FormattedValue) else part
                 [known, *others] = assigned(ast.unparse(inner), tree) or [inner]
                 fixed = isinstance(known, ast.Constant | ast.JoinedStr) and not others
-                said += texts(known, tree)[0] if fixed else "…"
-            return [said]
+                options.append(texts(known, tree)[:1] if fixed else ["…"])
+            if letters("".join(one[0] for one in options)) < LEAST and deep:
+                for k, part in enumerate(parts):
+                    if isinstance(getattr(part, "value", None), ast.Call):
+                        options[k] = texts(part.value, tree, deep)
+            return ["".join(said) for said in product(*options)]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return [a + b for a in texts(left, tree, deep) for b in texts(right, tree, 0)]
         case ast.IfExp(body=one, orelse=other):
@@ -122,10 +126,12 @@ def messages() -> Iterator[tuple[str, str]]:
         for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
             name = ast.unparse(node.func).rsplit(".", 1)[-1]
             place = TOLD.get(name, 0 if name.endswith("Error") else None)
-            if place is None or name in WITHIN or path in APART or len(node.args) <= place:
+            titles = [k.value for k in node.keywords if k.arg == "title" and name == "replace"]
+            if name in WITHIN or path in APART or (place is None and not titles):
                 continue
-            for said in texts(node.args[-1 if name == "OSError" else place], tree):
-                if letters(said) >= LEAST:
+            at = titles or node.args[place:][:1] if name != "OSError" else node.args[-1:]
+            for said in (said for told in at for said in texts(told, tree)):
+                if letters(said) >= LEAST and not (titles and said.startswith("…")):
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", re.sub("…+", "…", said)
 
 

@@ -111,9 +111,12 @@ def _alloc(op: Alloc, value: Variable, lengths: Sequence[Variable]) -> Variable:
     """
     shape = [int(s.data) if isinstance(s, Constant) else None for s in lengths]
     front = len(shape) - value.type.ndim
-    for axis, known in enumerate(value.type.shape):
-        if known not in (None, 1):
-            shape[front + axis] = known
+    for axis, known in enumerate(value.type.shape, front):
+        if known in (None, 1):
+            continue
+        if shape[axis] not in (None, known):
+            return op(value, *lengths)  # which says that they don't fit together
+        shape[axis] = known
     output = TensorType(value.type.dtype, shape=tuple(shape))()
     return Apply(op, [value, *lengths], [output]).outputs[0]
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from pymc_subsample.model import TallModelError
 from pymc_subsample.units.functions import UnitFunctions
@@ -29,6 +28,8 @@ def share_elsewhere(
     That is how far nodes come, or points at which the density has been looked at. Of probability
     that is spread out random points tell, and of a narrow mode what is around it as if normal.
     """
+    from scipy.stats import qmc  # takes half a second to import, and only set-ups of units need it
+
     size = functions.graphs.size
     uniform = qmc.Sobol(size, scramble=False).random_base2(_POWER) + 0.5 / 2**_POWER
     points = _SPREAD * ndtri(uniform)

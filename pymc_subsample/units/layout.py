@@ -34,7 +34,15 @@ def tables(functions: UnitFunctions) -> list[Table]:
         counts = np.bincount(part.unit, minlength=units)
         filled.append(_filled(counts))
     lengths = np.column_stack(filled)
-    kinds, kind = np.unique(lengths, axis=0, return_inverse=True)
+    while True:
+        kinds, kind, counts = np.unique(lengths, axis=0, return_inverse=True, return_counts=True)
+        alike = [np.flatnonzero(counts == n) for n in np.unique(counts)]
+        several = [same for same in alike if len(same) > 1]
+        if not several:
+            break
+        # Terms of equally many rows would be taken for terms of the same rows.
+        together = np.isin(kind.ravel(), several[0][:2])
+        lengths[together] = kinds[several[0][:2]].max(axis=0)
     return [
         Table(np.flatnonzero(kind.ravel() == i), tuple(map(int, lengths)))
         for i, lengths in enumerate(kinds)

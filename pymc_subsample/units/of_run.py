@@ -29,10 +29,11 @@ _SEED = 0
 def integrated_in(idata: xr.DataTree, model: pm.Model) -> list[str]:
     """Return names of the free variables that a step of this package integrated out, if any."""
     effects = effects_in(sample_stats(idata))
-    unknown = [name for name in effects if name not in model.named_vars]
+    unknown = sorted(name for name in effects if name not in model.named_vars)
     if unknown:
         raise ValueError(
-            f"The run integrated {unknown[0]!r} out, which the model does not have; it has "
+            f"The run integrated {' and '.join(map(repr, unknown))} out, which the model does not "
+            "have; it has "
             f"{shown([v.name for v in model.free_RVs])}. Pass the model that was sampled."
         )
     return [rv.name for rv in model.free_RVs if rv.name in effects]

@@ -5,7 +5,6 @@ from itertools import product
 
 import numpy as np
 from scipy.special import gammaincinv, gammaln, ndtri
-from scipy.stats import qmc
 
 # Beyond, products of nodes are more than points that fill the space.
 _PRODUCTS = 3
@@ -63,6 +62,8 @@ def _on_a_line(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _filling(size: int, per_dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """Return 2**k points, as many as ``per_dimension**3`` or more."""
+    from scipy.stats import qmc  # takes half a second to import, and few groupings need it
+
     power = int(np.ceil(3 * np.log2(per_dimension)))
     uniform = qmc.Sobol(size + 1, scramble=True, seed=0).random_base2(power)
     uniform = np.clip(uniform, 1e-12, 1 - 1e-12)

@@ -210,7 +210,7 @@ def test_texts_about_rows_are_about_units_but_not_names_of_variables():
 @pytest.mark.costly
 def test_warnings_at_the_end_of_a_chain_are_about_units():
     found = NOISE.check(5.0, "Increase subsample_size, up to all rows.")
-    said = end_of_chain.recorded(step(), [found])["warning"].message
+    said = end_of_chain._recorded(step(), [found])["warning"].message
     assert said == "HMCECS: Increase subsample_size, up to all units."
 
 
@@ -225,7 +225,7 @@ def test_a_stored_run_knows_its_effects_by_name(tmp_path):
     assert of_run.integrated_in(run, model()) == ["z"]
     with pm.Model() as other:
         pm.Normal("mu")
-    with pytest.raises(ValueError, match="'z' out, which the model does not have; it has"):
+    with pytest.raises(ValueError, match="'effect' and 'z' out, which the model does not have"):
         of_run.integrated_in(run, other)
 
 
