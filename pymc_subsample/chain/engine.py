@@ -18,10 +18,10 @@ from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import DataClassState, WithSamplingState
 
 from pymc_subsample.chain import arguments, guards, integrating, notices, variables
-from pymc_subsample.chain.ahead import Ahead
-from pymc_subsample.chain.connection import CONNECTED, Form, connect
+from pymc_subsample.chain.draw_buffer import Ahead
 from pymc_subsample.chain.method import Method
-from pymc_subsample.chain.modes import number_of_chain
+from pymc_subsample.chain.model_compilation import CONNECTED, Form, connect
+from pymc_subsample.chain.multimodality import number_of_chain
 from pymc_subsample.chain.notices import Unsaid
 from pymc_subsample.chain.sampler import Sampler, Statistics
 from pymc_subsample.chain.setup import Preparation

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pymc_subsample.chain import variables
-from pymc_subsample.chain.connection import connect
 from pymc_subsample.chain.integrating import each, integrated_anew
-from pymc_subsample.chain.modes import starts
+from pymc_subsample.chain.model_compilation import connect
+from pymc_subsample.chain.multimodality import starts
 from pymc_subsample.chain.setup import NEARLY, Preparation, Problem
 from pymc_subsample.expansion.curvature import MAX_DENSE
 from pymc_subsample.expansion.reference import Reference

@@ -10,7 +10,7 @@ import pymc as pm
 from pymc.blocking import PointType
 
 from pymc_subsample.chain import guards
-from pymc_subsample.chain.connection import connect
+from pymc_subsample.chain.model_compilation import connect
 from pymc_subsample.chain.pm_sample import calling_sample
 from pymc_subsample.diagnostics.checks import Check, amount, statistics
 from pymc_subsample.diagnostics.integrals import (

@@ -9,7 +9,7 @@ import numpy as np
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain.connection import expansion_of_order
+from pymc_subsample.chain.model_compilation import expansion_of_order
 from pymc_subsample.chain.sampler import Statistics
 from pymc_subsample.chain.starting import read
 from pymc_subsample.expansion import Expansion

@@ -12,7 +12,7 @@ from pymc_subsample.coordinates.fit import fitted, locate
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.curvature import MAX_DENSE, rounded
 from pymc_subsample.expansion.factors import whiten
-from pymc_subsample.expansion.hierarchy import MAX_OUTER, settle, split_hierarchy
+from pymc_subsample.expansion.hyperparameter_mode import MAX_OUTER, settle, split_hierarchy
 from pymc_subsample.expansion.modes import ModeSearch, Starts, search_modes
 from pymc_subsample.expansion.quadratic import Posterior, Quadratic
 from pymc_subsample.expansion.reference import Reference, extended

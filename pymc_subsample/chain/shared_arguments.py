@@ -17,7 +17,7 @@ import xarray as xr
 from pymc.blocking import PointType
 
 from pymc_subsample.chain import arguments, integrating, variables
-from pymc_subsample.chain.connection import Form
+from pymc_subsample.chain.model_compilation import Form
 from pymc_subsample.chain.progress import announced, doing
 from pymc_subsample.model.discovery import chosen_names
 from pymc_subsample.rows import Rows

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.special import fdtrc
 
 from pymc_subsample.diagnostics import array_stats
-from pymc_subsample.diagnostics.edges import Edges, operated
+from pymc_subsample.diagnostics.stein_boundaries import Edges, operated
 
 _BOOTSTRAPS = 2_000  # P-values down to 1 / 2,001.
 # Effective draws of the slowest coordinate in a batch; batches per chain at most.

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample.compiled.blas import one_thread
-from pymc_subsample.diagnostics.edges import Edges, operated
 from pymc_subsample.diagnostics.goodness import combined, moment_test, shape_test
+from pymc_subsample.diagnostics.stein_boundaries import Edges, operated
 from pymc_subsample.diagnostics.weights import PosteriorMoments
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.curvature import MAX_DENSE, covariance

@@ -12,8 +12,8 @@ from pymc_subsample.expansion.undefined import undefined, without_derivatives
 from pymc_subsample.expansion.verification import Agreement
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.model import TallModel, TallModelError
-from pymc_subsample.model.cuts import fewest_predictors
 from pymc_subsample.model.identity import extremes
+from pymc_subsample.model.minimum_cut import fewest_predictors
 from pymc_subsample.model.predictors import Predictor, find_predictors
 from pymc_subsample.model.verification import probes
 

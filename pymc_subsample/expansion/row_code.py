@@ -27,7 +27,7 @@ from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.graph.nodes import elemwise_name
 from pymc_subsample.graph.scalar_loop_gradients import gradients
 from pymc_subsample.model import TallModel
-from pymc_subsample.model.cuts import along_rows
+from pymc_subsample.model.minimum_cut import along_rows
 from pymc_subsample.model.predictors import Predictor
 
 # Where a row is no scalar code, PyTensor's loops take 20 ms for a node with two derivatives, and

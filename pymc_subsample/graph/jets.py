@@ -33,9 +33,9 @@ from pymc_subsample.graph.concrete import ALONG_AXES, UNDIFFERENTIABLE
 from pymc_subsample.graph.incomplete_gamma import center_of, shape_integrals
 from pymc_subsample.graph.interpreter import NoForm, array_of, axes_of
 from pymc_subsample.graph.intervals import EVERYTHING, Enclosure, applied, enclose
+from pymc_subsample.graph.jet_arithmetic import ZERO, Jet, added, hull, power_of, product, times
 from pymc_subsample.graph.piecewise import JUMPS, KINKS
 from pymc_subsample.graph.scalars import Scalars
-from pymc_subsample.graph.series import ZERO, Jet, added, hull, power_of, product, times
 
 # Largest sizes of the third and the fourth cumulant of a variable with values from 0 to 1.
 _THIRD, _FOURTH = np.sqrt(3.0) / 18.0, 1.0 / 8.0

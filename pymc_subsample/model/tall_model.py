@@ -16,9 +16,8 @@ from pytensor.graph.traversal import ancestors
 from pymc_subsample.compiled.functions import without_c
 from pymc_subsample.graph.concrete import ReadsAllRows, concretize, depends_on, on_disk, rebuild
 from pymc_subsample.graph.numpy_functions import freeze
-from pymc_subsample.model import binding, of_sample
+from pymc_subsample.model import binding, sample_leakage
 from pymc_subsample.model.batch import BatchGraph, batch_graph, on_scales
-from pymc_subsample.model.cuts import through_fewer
 from pymc_subsample.model.data_columns import column_graph, row_number_test, stored
 from pymc_subsample.model.discovery import (
     find_rows,
@@ -32,6 +31,7 @@ from pymc_subsample.model.evaluation import Evaluation, consecutive
 from pymc_subsample.model.indices import negative_codes
 from pymc_subsample.model.levels import refuse_other_levels
 from pymc_subsample.model.lifting import lifted
+from pymc_subsample.model.minimum_cut import through_fewer
 from pymc_subsample.model.parameter_checks import sort_checks, split_checks
 from pymc_subsample.model.row_kinds import per_row
 from pymc_subsample.model.scales import SCALES
@@ -127,7 +127,7 @@ class TallModel(Evaluation):
             columns = {str(v.name): column for v, column in self.bound.items()}
             refuse_other_levels(model, [*model.basic_RVs, *model.potentials], columns)
             sample = silently(written, observed=observed)
-            of_sample.refuse_unbound(sample, self.bound)
+            sample_leakage.refuse_unbound(sample, self.bound)
             binding.refuse_other_rows(self.bound)
 
         terms = row_terms(model, observed)
@@ -149,14 +149,14 @@ class TallModel(Evaluation):
             )
         except ValueError as error:
             if self.bound:
-                raise of_sample.misfit(self.bound, error) from error
+                raise sample_leakage.misfit(self.bound, error) from error
             raise unfitting(model, terms, error) from error
         self._arrays, self._values = concrete.arrays, concrete.values
         self.roots = concrete.roots
         try:
             all_rows = self._read(concrete.outputs, terms, observed, dim, plain if lift else None)
         except ReadsAllRows as error:
-            raise of_sample.refusal(error, self.roots) from None
+            raise sample_leakage.refusal(error, self.roots) from None
         if checked:
             return
         check_sizes(self)
@@ -169,7 +169,7 @@ class TallModel(Evaluation):
         if self.bound:
             if sample.observed != self.observed:
                 sample = silently(written, observed=self.observed)
-            of_sample.refuse_disagreement(sample, self)
+            sample_leakage.refuse_disagreement(sample, self)
 
     def _read(
         self,
@@ -212,7 +212,7 @@ class TallModel(Evaluation):
         trace = RowTrace(lambda v: v not in dependent, row_number_test(self._arrays))
         trace, kinds, others = traced(trace, found, rvs, self.binary, dependent)
         self.whole = [replace(w, numbers=cost(w.graph)) for w in [*whole, *others]]
-        of_sample.refuse_in_full(self.whole, self._arrays, self.roots)
+        sample_leakage.refuse_in_full(self.whole, self._arrays, self.roots)
         self.observed = tuple(dict.fromkeys(r.name for rows in kinds.values() for r in rows))
         self.n_rows = sum(kinds)
         guards, conditions = sort_checks(
@@ -264,7 +264,7 @@ class TallModel(Evaluation):
         self.read_by_rows = [v for v in ancestors(old) if v in self.roots]
         roots = {v: self.roots.get(old) for v, old in columns.columns.items()}
         if self.bound:
-            of_sample.refuse_others(self.bound, roots, columns.axes, kinds)
+            sample_leakage.refuse_others(self.bound, roots, columns.axes, kinds)
         values = {v: arrays[root] for v, root in columns.columns.items()}
         (
             self.batch, self._as_written, self.rows, self.raw, self.raw_axes, self.derived, members

@@ -8,10 +8,10 @@ import xarray as xr
 from scipy.stats import t
 
 from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND, Rule
-from pymc_subsample.diagnostics.edges import MOST_LINES
 from pymc_subsample.diagnostics.findings import Finding, as_html, judged, lines, tiered, worst
 from pymc_subsample.diagnostics.mixing import FALSE_ALARMS
 from pymc_subsample.diagnostics.scores import BLOCKS
+from pymc_subsample.diagnostics.stein_boundaries import MOST_LINES
 from pymc_subsample.diagnostics.weights import MOST_K, good_k
 
 _SHOWN = 20  # Rows of a table that is printed.

@@ -11,7 +11,6 @@ import numpy as np
 from scipy.special import chdtri
 
 from pymc_subsample.model import TallModelError
-from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.modes import Modes, find_modes
 from pymc_subsample.units.moving import moved
 from pymc_subsample.units.quadrature import nodes
@@ -23,6 +22,7 @@ from pymc_subsample.units.reference import (
     searched,
     spread_of,
 )
+from pymc_subsample.units.unit_densities import UnitFunctions
 
 # Units that tell the error of nodes, and at how many points.
 _MEASURED, _POINTS = 300, 6

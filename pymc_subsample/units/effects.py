@@ -11,13 +11,13 @@ from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.units.accuracy import TOLERABLE, Marginal, error_at
 from pymc_subsample.units.drawing import EXCESS, Drawer
-from pymc_subsample.units.elsewhere import share_elsewhere
-from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import UnitGraphs
+from pymc_subsample.units.missed_mass import share_elsewhere
 from pymc_subsample.units.modes import find_modes
-from pymc_subsample.units.of_run import marginal_of_run, shared_draws
 from pymc_subsample.units.quantities import Quantity, quantities_of
 from pymc_subsample.units.reference import start_of
+from pymc_subsample.units.run_marginal import marginal_of_run, shared_draws
+from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.validation import name_list, probabilities, shown
 from pymc_subsample.warning import warn
 

@@ -19,12 +19,12 @@ from pytensor.xtensor.type import XTensorType
 from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.units.accuracy import Marginal
-from pymc_subsample.units.functions import UnitFunctions, row_derivatives
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.layout import Table, places, tables
 from pymc_subsample.units.moving import newton
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reading import Reading
+from pymc_subsample.units.unit_densities import UnitFunctions, row_derivatives
 from pymc_subsample.units.vectorised import broadcasts, vectorised
 from pymc_subsample.units.verification import check_table
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.units.functions import Part, UnitFunctions
+from pymc_subsample.units.unit_densities import Part, UnitFunctions
 
 # What a table more costs, as a share of all rows: its graph is compiled on its own.
 _TABLE = 0.25

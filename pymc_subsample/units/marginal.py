@@ -12,14 +12,14 @@ from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.units.accuracy import TOLERABLE, Integral, Marginal, choose_nodes
 from pymc_subsample.units.choosing import chosen
 from pymc_subsample.units.discovery import Grouping
-from pymc_subsample.units.elsewhere import refuse_other_modes
-from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import unit_graphs
 from pymc_subsample.units.integrated import add_units, start_at, without
+from pymc_subsample.units.missed_mass import refuse_other_modes
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reading import Reading, read, standardised, warn_of_codes
 from pymc_subsample.units.reference import find_reference, start_of
+from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.verification import check_joint
 from pymc_subsample.validation import count
 

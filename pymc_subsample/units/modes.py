@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.units.functions import UnitFunctions
+from pymc_subsample.units.unit_densities import UnitFunctions
 
 # Newton's method takes less than ten; units whose steps are halved take more.
 _ITERATIONS = 60

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.modes import Modes
+from pymc_subsample.units.unit_densities import UnitFunctions
 
 
 # Far from modes densities may overflow: such places are no nodes.

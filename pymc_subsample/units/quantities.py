@@ -12,8 +12,8 @@ from pymc_subsample.graph.numpy_functions import evaluate, numpy_function
 from pymc_subsample.model.batch import batch_graph
 from pymc_subsample.model.errors import CoupledRows
 from pymc_subsample.model.trace import RowTrace
-from pymc_subsample.units.functions import UnitFunctions, by_level
 from pymc_subsample.units.graphs import UnitGraphs
+from pymc_subsample.units.unit_densities import UnitFunctions, by_level
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from pymc_subsample.graph.concrete import concretize
 from pymc_subsample.graph.numpy_functions import evaluate, numpy_function
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.units.accuracy import Marginal
-from pymc_subsample.units.functions import UnitFunctions, by_level
 from pymc_subsample.units.reference import integrals
+from pymc_subsample.units.unit_densities import UnitFunctions, by_level
 
 # Sums of many terms in another order agree to this share of their size.
 _TOLERANCE = 1e-8

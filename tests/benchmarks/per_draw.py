@@ -26,7 +26,7 @@ from _written import poisson_noncentred
 from pymc.step_methods.compound import BlockedStep
 
 import pymc_subsample as pms
-from pymc_subsample.chain import ahead
+from pymc_subsample.chain import draw_buffer
 from pymc_subsample.samplers.firefly import step as firefly
 from pymc_subsample.samplers.gradients import kernel as langevin
 from pymc_subsample.samplers.hmc_ecs import chain as hmc_ecs
@@ -80,7 +80,7 @@ def unchecked(step):
 
 def seconds_of_checks(step, model):
     """Of those at the end of one chain."""
-    spent, real = [], ahead.judged
+    spent, real = [], draw_buffer.judged
 
     def judged(self):
         start = perf_counter()
@@ -88,7 +88,7 @@ def seconds_of_checks(step, model):
         spent.append(perf_counter() - start)
         return found
 
-    with patch.object(ahead, "judged", judged):
+    with patch.object(draw_buffer, "judged", judged):
         seconds(step, model, 1_000)
     return spent[0]
 

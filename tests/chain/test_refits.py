@@ -18,7 +18,7 @@ from exact_cases import logistic
 from steps_of_all_kinds import KINDS
 
 import pymc_subsample as pms
-from pymc_subsample.chain import connection as base
+from pymc_subsample.chain import model_compilation as base
 from pymc_subsample.chain import setup
 from pymc_subsample.chain.variables import earlier
 from pymc_subsample.expansion import Expansion

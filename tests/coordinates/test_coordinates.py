@@ -13,7 +13,7 @@ from exact_cases import groups_of_all_sizes
 from scipy.special import expit
 
 import pymc_subsample as pms
-from pymc_subsample.chain.modes import starts
+from pymc_subsample.chain.multimodality import starts
 from pymc_subsample.coordinates import find_coordinates, reparameterise, verification
 from pymc_subsample.coordinates.blocks import find_blocks
 from pymc_subsample.coordinates.fit import fitted, start

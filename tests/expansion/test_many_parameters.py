@@ -11,7 +11,7 @@ import pytest
 from scipy.special import expit
 
 import pymc_subsample as pms
-from pymc_subsample.expansion import expand, general, hierarchy, linear
+from pymc_subsample.expansion import expand, general, hyperparameter_mode, linear
 from pymc_subsample.expansion.curvature import covariance, times
 from pymc_subsample.expansion.quadratic import Posterior, Quadratic
 from pymc_subsample.expansion.reference import reference_at
@@ -225,7 +225,7 @@ def test_groups_make_a_list(monkeypatch):
 @pytest.mark.costly(cases=0)
 def test_scale_of_many_groups_stays_off_its_pole(monkeypatch):
     """The joint mode has a scale of zero; the one found is near that of the data, 0.5."""
-    monkeypatch.setattr(hierarchy, "MAX_INNER", 10)
+    monkeypatch.setattr(hyperparameter_mode, "MAX_INNER", 10)
     rng = np.random.default_rng(7)
     g = rng.integers(0, 40, 4000)
     y = rng.normal(rng.normal(0, 0.5, 40)[g], 1.0)

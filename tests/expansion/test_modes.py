@@ -10,7 +10,7 @@ from mode_bank import MULTIMODAL, UNIMODAL
 
 import pymc_subsample as pms
 from pymc_subsample.chain import setup
-from pymc_subsample.chain.modes import number_of_chain, prior_draws
+from pymc_subsample.chain.multimodality import number_of_chain, prior_draws
 from pymc_subsample.expansion.symmetric_modes import ThetaPart, images
 
 QUICK = ("square", "conflict", "signed_phase", "mirrored_hierarchy")

@@ -120,7 +120,7 @@ def test_a_limit_is_sampled_by_few_rows_and_right(name):
 @pytest.mark.costly(cases=0)
 @pytest.mark.parametrize("name", MODELS)
 def test_without_scales_a_large_part_would_be_read(name, monkeypatch):
-    monkeypatch.setattr("pymc_subsample.chain.connection.better_scales", lambda *_: {})
+    monkeypatch.setattr("pymc_subsample.chain.model_compilation.better_scales", lambda *_: {})
     assert pms.HMCECS(model=MODELS[name]()).share > 0.1
 
 

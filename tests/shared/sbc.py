@@ -17,7 +17,7 @@ import scipy.stats
 from scipy.special import expit
 
 from pymc_subsample import HMCECS, ScalableMH
-from pymc_subsample.chain import connection
+from pymc_subsample.chain import model_compilation
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.samplers.hmc_ecs import chain as hmc_ecs
@@ -187,8 +187,8 @@ def _posterior(name, data, seed, *, order, subsample_size, corrected, tune, thin
         column[...] = data[key]
     expansion = replace(expansion)
     with (
-        patch.object(connection, "TallModel", lambda *_, **__: tall),
-        patch.object(connection, "expand", lambda *_, **__: expansion),
+        patch.object(model_compilation, "TallModel", lambda *_, **__: tall),
+        patch.object(model_compilation, "expand", lambda *_, **__: expansion),
     ):
 
         def make(size):

@@ -17,7 +17,7 @@ import pymc_subsample as pms
 from pymc_subsample.chain import end_of_chain, nuts_instead
 from pymc_subsample.diagnostics.integrals import INTEGRALS, LOCAL_DRAWS, effects_in, worded
 from pymc_subsample.samplers.hmc_ecs.checks import NOISE
-from pymc_subsample.units import drawing, marginal, of_run
+from pymc_subsample.units import drawing, marginal, run_marginal
 from pymc_subsample.units.accuracy import Integral
 from pymc_subsample.units.choosing import may_pay
 
@@ -222,11 +222,11 @@ def test_a_stored_run_knows_its_effects_by_name(tmp_path):
         twice = {n: xr.concat([x, x], "chain") for n, x in parts.items()}
     run = xr.DataTree.from_dict(twice)
     assert effects_in(run.sample_stats) == {"z": 0, "effect": 0}
-    assert of_run.integrated_in(run, model()) == ["z"]
+    assert run_marginal.integrated_in(run, model()) == ["z"]
     with pm.Model() as other:
         pm.Normal("mu")
     with pytest.raises(ValueError, match="'effect' and 'z' out, which the model does not have"):
-        of_run.integrated_in(run, other)
+        run_marginal.integrated_in(run, other)
 
 
 @pytest.mark.costly

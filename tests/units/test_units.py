@@ -11,7 +11,6 @@ from scipy.stats import multivariate_normal, norm
 import pymc_subsample as pms
 from pymc_subsample.units.choosing import chosen
 from pymc_subsample.units.discovery import find_groupings
-from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import unit_graphs
 from pymc_subsample.units.layout import places, tables
 from pymc_subsample.units.modes import find_modes
@@ -19,6 +18,7 @@ from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reading import read, standardised
 from pymc_subsample.units.reference import find_reference, start_of
 from pymc_subsample.units.sampled import units_of
+from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.verification import check_joint
 
 

@@ -30,7 +30,7 @@ from pymc_subsample.results.audit import moments, other_models
 from pymc_subsample.results.audit.draws import read
 from pymc_subsample.results.audited import Audit
 from pymc_subsample.rows import Rows
-from pymc_subsample.units.of_run import integrated_in, without_units
+from pymc_subsample.units.run_marginal import integrated_in, without_units
 
 _SAID = "pms.audit"
 _FEWEST = 40  # Draws for which Pareto smoothing has a tail of some points.

@@ -7,9 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from pymc_subsample.diagnostics.edges import ManyLinesError, edges_near, ends_in_sight, prior_of
 from pymc_subsample.diagnostics.reading_draws import reader, spread
 from pymc_subsample.diagnostics.scores import by_scores, covariance_of, log_posteriors
+from pymc_subsample.diagnostics.stein_boundaries import (
+    ManyLinesError,
+    edges_near,
+    ends_in_sight,
+    prior_of,
+)
 from pymc_subsample.diagnostics.weights import (
     PosteriorMoments,
     by_weights,

@@ -38,7 +38,7 @@ from pymc_subsample.results.loo.expanded import Approximation, approximate
 from pymc_subsample.results.loo.groups import read_groups
 from pymc_subsample.results.loo.units import of_units
 from pymc_subsample.rows import Rows
-from pymc_subsample.units.of_run import integrated_in
+from pymc_subsample.units.run_marginal import integrated_in
 from pymc_subsample.validation import positive
 
 _SAID = "pms.loo"

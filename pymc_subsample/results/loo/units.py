@@ -28,9 +28,9 @@ from pymc_subsample.results.loo.estimate import LeftOut, relative_efficiency
 from pymc_subsample.results.loo.expanded import Approximation
 from pymc_subsample.results.loo.groups import Groups, read_groups
 from pymc_subsample.units.accuracy import Marginal
-from pymc_subsample.units.of_run import refuse_moved, without_units
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reference import log_posterior
+from pymc_subsample.units.run_marginal import refuse_moved, without_units
 
 _SAID = "pms.loo"
 # Draws that tell of all rows, by mean and variance, which matter most.

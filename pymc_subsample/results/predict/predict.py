@@ -19,7 +19,7 @@ from pymc_subsample.diagnostics.drift import other_columns
 from pymc_subsample.diagnostics.reading_draws import group, spread
 from pymc_subsample.model.discovery import full_data_model, refuse_missing
 from pymc_subsample.results.predict.columns import reader
-from pymc_subsample.results.predict.moved import of_another, of_other_rows, refuse_moved
+from pymc_subsample.results.predict.mismatched_draws import of_another, of_other_rows, refuse_moved
 from pymc_subsample.results.predict.posterior import in_order
 from pymc_subsample.results.predict.quantity import SAID, Predicted, quantity
 from pymc_subsample.results.predict.rowwise import RowFunction, outside

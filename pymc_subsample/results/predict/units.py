@@ -12,10 +12,10 @@ from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.results.predict.quantity import SAID, Predicted
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.effects import drawn_levels, labels_of
-from pymc_subsample.units.of_run import integrated_in, marginal_of_run
+from pymc_subsample.units.run_marginal import integrated_in, marginal_of_run
 from pymc_subsample.validation import shown
 
-_MOST_SEEDS = 2**31  # As in `chain.modes`.
+_MOST_SEEDS = 2**31  # As in `chain.multimodality`.
 
 
 def with_local(

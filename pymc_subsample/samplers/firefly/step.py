@@ -10,11 +10,11 @@ from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.bounds.lower_bounds import KINDS, bounded_expansion
-from pymc_subsample.chain import arguments, connection, finding_reference, moves
+from pymc_subsample.chain import arguments, finding_reference, model_compilation, moves
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import sampled
-from pymc_subsample.chain.modes import warn_of_modes
 from pymc_subsample.chain.moves import Proposal, ProposingState
+from pymc_subsample.chain.multimodality import warn_of_modes
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.proposals import Langevin, require_size
 from pymc_subsample.chain.setup import Preparation
@@ -104,7 +104,7 @@ def _prepare(step: "FireflyMC") -> Preparation:
 def _taylor(step: "FireflyMC") -> Expansion:
     with doing("compiling the log-likelihood"), step.made_by.in_use():
         taylor = expand(step.tall, 2)
-    connection.refuse_steps(step, taylor)
+    model_compilation.refuse_steps(step, taylor)
     taylor.move_as(step.expansion)
     return taylor
 
@@ -353,7 +353,7 @@ class FireflyMC(ChainStep, shares=moves.set_up):
         self.brightness = arguments.choice("brightness", brightness, tuple(_BRIGHTNESS))
         given = _given_rate(self.brightness, dark_to_bright, resample_fraction)
         moves.set_up(self, vars, proposal=Langevin() if proposal is None else proposal, **above)
-        connection.attach(self, 2)
+        model_compilation.attach(self, 2)
         require_size(self.proposal, len(self.active))
         self.prepared = _prepare(self)
         warn_of_modes(self)

@@ -9,9 +9,9 @@ import numpy as np
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.chain import arguments
-from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.method import ChainState, Method
+from pymc_subsample.chain.model_compilation import attach
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.shared_arguments import StepArguments
 from pymc_subsample.compiled.functions import Compiled, address_of

@@ -7,10 +7,10 @@ import numpy as np
 from pymc_subsample.diagnostics import array_stats, checks
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
-from pymc_subsample.diagnostics.edges import jumps_near, prior_of
 from pymc_subsample.diagnostics.overlooked_rows import OVERLOOKED, check_overlooked
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.scores import log_posteriors
+from pymc_subsample.diagnostics.stein_boundaries import jumps_near, prior_of
 from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.curvature import MAX_DENSE

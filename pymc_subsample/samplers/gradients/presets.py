@@ -6,8 +6,8 @@ from typing import Unpack
 from pymc_subsample.chain import arguments
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.samplers.gradients import sampler as records
+from pymc_subsample.samplers.gradients.algorithm_parts import chosen_parts, underdamped
 from pymc_subsample.samplers.gradients.chain import METHOD
-from pymc_subsample.samplers.gradients.parts import chosen_parts, underdamped
 from pymc_subsample.samplers.gradients.step import SGMCMC, SharedCore, SharedSG, set_up
 
 _DYNAMICS = {"underdamped": "euler", "overdamped": "overdamped"}

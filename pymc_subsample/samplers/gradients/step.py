@@ -6,16 +6,16 @@ from typing import Any, Unpack
 import numpy as np
 
 from pymc_subsample.chain import arguments, finding_reference
-from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
-from pymc_subsample.chain.modes import warn_of_modes
+from pymc_subsample.chain.model_compilation import attach
+from pymc_subsample.chain.multimodality import warn_of_modes
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.shared_arguments import SharedContinuous, SharedTransitions, shares
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.samplers.gradients import kernel as langevin
 from pymc_subsample.samplers.gradients import sampler as records
+from pymc_subsample.samplers.gradients.algorithm_parts import Parts, chosen_parts
 from pymc_subsample.samplers.gradients.chain import METHOD
-from pymc_subsample.samplers.gradients.parts import Parts, chosen_parts
 from pymc_subsample.samplers.gradients.schedules import Cyclical, PolynomialDecay, as_schedule
 from pymc_subsample.samplers.gradients.step_size import Steps, find_step_size
 

@@ -7,10 +7,10 @@ from typing import Any, Unpack
 import numpy as np
 
 from pymc_subsample.chain import arguments, finding_reference
-from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import each, sampled
-from pymc_subsample.chain.modes import warn_of_modes
+from pymc_subsample.chain.model_compilation import attach
+from pymc_subsample.chain.multimodality import warn_of_modes
 from pymc_subsample.chain.nuts_instead import Beside, beside_all_rows
 from pymc_subsample.chain.shared_arguments import SharedContinuous
 from pymc_subsample.chain.sizing import Choice, check_blocks, choose, predicted_variance

@@ -10,18 +10,18 @@ import numpy as np
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.chain import arguments, finding_reference, moves
-from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.ellipsoid import far_points
 from pymc_subsample.chain.guards import row_numbers
 from pymc_subsample.chain.integrating import each
 from pymc_subsample.chain.method import require_parts
-from pymc_subsample.chain.modes import warn_of_modes
+from pymc_subsample.chain.model_compilation import attach
 from pymc_subsample.chain.moves import (
     Aims,
     ProposingState,
     SharedProposing,
     by_langevin,
 )
+from pymc_subsample.chain.multimodality import warn_of_modes
 from pymc_subsample.chain.proposals import require_size
 from pymc_subsample.chain.shared_arguments import shares
 from pymc_subsample.chain.sizing import Choice, choose, choose_always

@@ -11,11 +11,11 @@ from pymc_subsample.bounds.remainders import BOUNDS, RowBounds
 from pymc_subsample.bounds.strata import UnboundedError
 from pymc_subsample.bounds.thinning import DRAW, GRADIENTS, better_acceptance
 from pymc_subsample.chain import arguments, finding_reference
-from pymc_subsample.chain.connection import attach, connect
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import each, sampled
-from pymc_subsample.chain.modes import warn_of_modes
+from pymc_subsample.chain.model_compilation import attach, connect
 from pymc_subsample.chain.moves import in_own_units
+from pymc_subsample.chain.multimodality import warn_of_modes
 from pymc_subsample.chain.nuts_instead import NO_SMALL_SHARE
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.proposals import (

@@ -17,7 +17,7 @@ from scipy import special, stats
 import pymc_subsample as pms
 from pymc_subsample.model.discovery import full_data_model
 from pymc_subsample.results.predict import predict as module
-from pymc_subsample.results.predict.moved import of_another
+from pymc_subsample.results.predict.mismatched_draws import of_another
 from pymc_subsample.rows import Rows
 
 SLOW_PYTHON = {"mode": "FAST_COMPILE"}  # no minutes of compilation
@@ -912,7 +912,7 @@ def fitted(rows):
 @pytest.mark.costly(cases=1)
 def test_draws_of_another_model_of_the_same_names_are_noticed(fitted, rows, monkeypatch):
     """By all rows, read in pieces; the model that was sampled is taken without a word."""
-    monkeypatch.setattr("pymc_subsample.results.predict.moved._PIECE", 7_000)
+    monkeypatch.setattr("pymc_subsample.results.predict.mismatched_draws._PIECE", 7_000)
     x, y, group = rows
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -8,9 +8,9 @@ from pymc_subsample.samplers.delayed import kernel
 from pymc_subsample.samplers.delayed.sampler import DELAYED_MH
 
 from pymc_subsample.chain import arguments, finding_reference, moves
-from pymc_subsample.chain.connection import attach
 from pymc_subsample.chain.engine import ChainStep
-from pymc_subsample.chain.modes import warn_of_modes
+from pymc_subsample.chain.model_compilation import attach
+from pymc_subsample.chain.multimodality import warn_of_modes
 from pymc_subsample.chain.shared_arguments import SharedTransitions
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.kernels.proposals import Proposing

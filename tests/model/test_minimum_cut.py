@@ -17,8 +17,8 @@ from pymc_subsample.expansion.row_code import RowCode
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModel
-from pymc_subsample.model.cuts import fewest_predictors
 from pymc_subsample.model.identity import extremes
+from pymc_subsample.model.minimum_cut import fewest_predictors
 
 N = 300
 

@@ -18,7 +18,7 @@ from numba import types
 from numba.np.numpy_support import as_dtype
 
 import pymc_subsample as pms
-from pymc_subsample.chain import ahead
+from pymc_subsample.chain import draw_buffer
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.diagnostics.record import StepRecord
@@ -90,7 +90,7 @@ def made():
 @pytest.fixture(autouse=True)
 def _as_on_a_fast_machine(monkeypatch):
     """How many draws are made at a time does not depend on who else uses the processors."""
-    monkeypatch.setattr(ahead, "_SECONDS", 1e6)
+    monkeypatch.setattr(draw_buffer, "_SECONDS", 1e6)
 
 
 def begun(step, seed=1, draws=DRAWS):
@@ -220,8 +220,8 @@ def test_what_is_handed_over_wrongly_is_noticed():
 def test_draws_may_share_all_their_statistics():
     own = {"energy": np.arange(5.0), "tune": False}
     each = [[{"energy": energy, "tune": False}] for energy in (1.0, 2.0)]
-    assert ahead._separated(own, slice(1, 3), 2) == each
-    assert ahead._separated({"tune": False}, slice(1, 3), 2) == 2 * [[{"tune": False}]]
+    assert draw_buffer._separated(own, slice(1, 3), 2) == each
+    assert draw_buffer._separated({"tune": False}, slice(1, 3), 2) == 2 * [[{"tune": False}]]
 
 
 @pytest.mark.costly(cases=0)
@@ -301,13 +301,13 @@ def test_points_in_arrays_that_are_written_again(made, name, monkeypatch):
     step = made(name)
     draws, stats, _ = one_by_one(step, DRAWS)
     shared = {value: np.array(x) for value, x in begun(step).items()}
-    found, sizes, make = [], [], ahead.Ahead.make
+    found, sizes, make = [], [], draw_buffer.Ahead.make
 
     def counted(self, step, point, size):
         sizes.append(size)
         return make(self, step, point, size)
 
-    monkeypatch.setattr(ahead.Ahead, "make", counted)
+    monkeypatch.setattr(draw_buffer.Ahead, "make", counted)
     for i in range(DRAWS):
         point, [stat] = step.step(shared)
         for value, x in point.items():
@@ -355,7 +355,7 @@ def test_an_interrupt_while_draws_are_undone(made, monkeypatch):
     for ask in (True, False):
         point = begun(step)
         *_, point = run(step, point, 20)
-        make, left = ahead.Ahead.make, [3]
+        make, left = draw_buffer.Ahead.make, [3]
 
         def interrupted(self, *arguments, make=make, left=left):
             left[0] -= 1
@@ -364,7 +364,7 @@ def test_an_interrupt_while_draws_are_undone(made, monkeypatch):
             return make(self, *arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(ahead.Ahead, "make", interrupted)
+            patch.setattr(draw_buffer.Ahead, "make", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 assert step.sampling_state
         if ask:
@@ -373,13 +373,13 @@ def test_an_interrupt_while_draws_are_undone(made, monkeypatch):
 
 
 class Interruptions:
-    """Raises KeyboardInterrupt where a line of `chain.ahead` would run for the nth time."""
+    """Raises KeyboardInterrupt where a line of `chain.draw_buffer` would run for the nth time."""
 
     def __init__(self, line, times):
         self.line, self.left = line, times
 
     def __call__(self, frame, event, argument):
-        if frame.f_code.co_filename != ahead.__file__:
+        if frame.f_code.co_filename != draw_buffer.__file__:
             return None
         if event == "line" and frame.f_lineno == self.line:
             self.left -= 1
@@ -405,11 +405,11 @@ def test_an_interrupt_between_any_two_lines(made, name):
     draws, stats, _ = one_by_one(step, DRAWS)
     *_, first = run(step, begun(step), 1)  # made alone, as is what an interrupt loses
     start = step.sampling_state
-    own, hit = ahead.Ahead, 0
-    functions = own.next, own._left.fget, own.forget, own.undo, own._make, ahead._restore
+    own, hit = draw_buffer.Ahead, 0
+    functions = own.next, own._left.fget, own.forget, own.undo, own._make, draw_buffer._restore
     for line, times in itertools.product(lines_of(*functions), (1, 2, 3, 7)):
         step.sampling_state, point, i, asked = start, first, 1, set()
-        step.ahead = ahead.Ahead()
+        step.ahead = draw_buffer.Ahead()
         step.ahead._most = 4
         trace, before = Interruptions(line, times), sys.gettrace()
         sys.settrace(trace)
@@ -454,20 +454,20 @@ def test_a_state_that_always_takes_long_to_copy_is_not_copied(made, monkeypatch,
     """A machine that is busy for the first few copies does not turn drawing ahead off."""
     step, clock, copied = made("hmc"), [0.0], []
 
-    def copy_state(step, real=ahead._changing):
+    def copy_state(step, real=draw_buffer._changing):
         copied.append(1)
         clock[0] += 1.0 if len(copied) <= slow else 1e-6
         return real(step)
 
-    monkeypatch.setattr(ahead, "_SECONDS", 1.0)
-    monkeypatch.setattr(ahead, "perf_counter", lambda: 0.0)
-    monkeypatch.setattr(ahead, "thread_time", lambda: clock[0])
-    monkeypatch.setattr(ahead, "_changing", copy_state)
+    monkeypatch.setattr(draw_buffer, "_SECONDS", 1.0)
+    monkeypatch.setattr(draw_buffer, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(draw_buffer, "thread_time", lambda: clock[0])
+    monkeypatch.setattr(draw_buffer, "_changing", copy_state)
     draws, stats, _ = one_by_one(step, DRAWS)
     assert_same(run(step, begun(step), DRAWS), (draws, stats))
     # Before 2, 4, 8, 16 and 32 draws, and before all that are left but the last.
-    assert len(copied) == (ahead._COPIES if gives_up else 6)
-    assert ahead._COPIES < 6
+    assert len(copied) == (draw_buffer._COPIES if gives_up else 6)
+    assert draw_buffer._COPIES < 6
 
 
 def test_rows_are_not_summed_up_for_a_chain(monkeypatch):
@@ -486,14 +486,14 @@ def test_nothing_is_made_ahead_while_another_step_moves_parameters():
         pm.Normal("y", a + b * rng.normal(size=500), observed=rng.normal(size=500))
     made = []
     step = pms.HMCECS([a], model=model)
-    make = ahead.Ahead.make
+    make = draw_buffer.Ahead.make
 
     def counted(self, step, point, size):
         made.append((step.tune, size))
         return make(self, step, point, size)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ahead.Ahead, "make", counted)
+        patch.setattr(draw_buffer.Ahead, "make", counted)
         both = [step, pm.Metropolis([b], model=model)]
         pm.sample(40, tune=20, chains=1, cores=1, step=both, model=model, random_seed=1, **QUIET)
         assert {size for _, size in made} == {1}
@@ -508,7 +508,7 @@ def test_nothing_is_made_ahead_while_another_step_moves_parameters():
 def test_who_asks_for_every_state_waits_little_longer(made, every, monkeypatch):
     """Draws that are thrown away are few: what is made ahead adapts to how often that happens."""
     step, made_in_all = made("hmc"), 0
-    make = ahead.Ahead.make
+    make = draw_buffer.Ahead.make
 
     def counted(self, step, point, size):
         nonlocal made_in_all
@@ -516,7 +516,7 @@ def test_who_asks_for_every_state_waits_little_longer(made, every, monkeypatch):
         return make(self, step, point, size)
 
     point = begun(step, draws=200)
-    monkeypatch.setattr(ahead.Ahead, "make", counted)
+    monkeypatch.setattr(draw_buffer.Ahead, "make", counted)
     for i in range(200):
         point, _ = step.step(point)
         if i % every == 0:

@@ -4,9 +4,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from pymc_subsample.model import TallModelError
-from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.modes import Modes, find_modes
 from pymc_subsample.units.reference import sampled
+from pymc_subsample.units.unit_densities import UnitFunctions
 
 # Units that are looked at, and at how many points of a normal distribution with such a standard
 # deviation: in one dimension, where variables are standardised, a tenth of one apart and more.

@@ -14,12 +14,12 @@ from pymc_subsample.diagnostics.reading_draws import sample_stats
 from pymc_subsample.model.bambi import intercepts, is_bambis
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.choosing import chosen
-from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import UnitGraphs
 from pymc_subsample.units.marginal import integrals_of, without_local
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.reading import read
 from pymc_subsample.units.reference import few_nodes, integrals, sampled, searched, start_of
+from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.validation import shown
 
 # As steps have it.

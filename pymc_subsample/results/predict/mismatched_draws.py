@@ -30,7 +30,7 @@ from pymc_subsample.model.parameter_checks import split_checks
 from pymc_subsample.results.predict.quantity import SAID, Predicted
 from pymc_subsample.results.predict.rowwise import RowFunction
 from pymc_subsample.rows.passes import current
-from pymc_subsample.units.of_run import integrated_in
+from pymc_subsample.units.run_marginal import integrated_in
 
 _PIECE = 2**16  # Rows at a time.
 

@@ -12,9 +12,9 @@ import xarray as xr
 
 import pymc_subsample as pms
 from pymc_subsample.chain import starting
-from pymc_subsample.diagnostics import edges
-from pymc_subsample.diagnostics.edges import edges_near, ends_near, jumps_near, operated
+from pymc_subsample.diagnostics import stein_boundaries
 from pymc_subsample.diagnostics.record import ChainRecord
+from pymc_subsample.diagnostics.stein_boundaries import edges_near, ends_near, jumps_near, operated
 
 QUIET = {"progressbar": False, "cores": 1, "compute_convergence_checks": False}
 N = 500
@@ -76,8 +76,8 @@ def test_lines_of_many_parameters_are_capped(monkeypatch):
     def half(x):
         return -0.5 * x @ x if np.all(x > 0) else -np.inf, -x
 
-    monkeypatch.setattr(edges, "MOST_LINES", 299)
-    with pytest.raises(edges.ManyLinesError, match="300"):
+    monkeypatch.setattr(stein_boundaries, "MOST_LINES", 299)
+    with pytest.raises(stein_boundaries.ManyLinesError, match="300"):
         edges_near(half, x, np.eye(3), np.random.default_rng(1))
     assert edges_near(half, x + 30, np.eye(3), np.random.default_rng(1)) is None
     found = audited(sum_above)

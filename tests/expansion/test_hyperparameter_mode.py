@@ -7,7 +7,7 @@ from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 
 from pymc_subsample.expansion import expand
-from pymc_subsample.expansion.hierarchy import settle, split_hierarchy
+from pymc_subsample.expansion.hyperparameter_mode import settle, split_hierarchy
 from pymc_subsample.expansion.quadratic import Posterior
 from pymc_subsample.expansion.search import find_mode
 from pymc_subsample.model import TallModel
