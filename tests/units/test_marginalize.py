@@ -559,3 +559,27 @@ def test_the_reference_is_not_where_effects_that_stay_have_no_spread():
     assert start["sf_log__"] > np.log(0.2)  # the density has a pole at zero
     share = np.bincount(film, liked) / np.bincount(film)
     assert np.corrcoef(start["f"], np.log(share / (1 - share)))[0, 1] > 0.95
+
+
+@pytest.mark.parametrize("outcomes", [1, 2])
+def test_tables_of_equally_many_units_are_one(outcomes):
+    """Two terms of as many rows would be taken for terms of the same rows."""
+    index = np.repeat(np.arange(40), [3] * 20 + [30] * 20)
+    later = np.repeat(np.arange(20, 40), 2)  # units without rows of the second outcome too
+    rng = np.random.default_rng(1)
+    first, second = rng.normal(size=40)[index] + rng.normal(size=660), rng.normal(size=40)
+    with pm.Model() as model:
+        z = pm.Normal("z", 0, pm.HalfNormal("tau"), shape=40)
+        pm.Normal("y", z[index], 1, observed=first)
+        if outcomes == 2:
+            pm.Normal("w", z[later], 1, observed=second)
+    new = pms.marginalize(model, "z", n_nodes=45)
+    assert len(new.potentials) == 1
+    tau = 0.8
+    expected = stats.halfnorm.logpdf(tau) + np.log(tau)
+    for level in range(40):
+        own = [first[index == level], second[later == level]][:outcomes]
+        own = np.concatenate(own)
+        cov = np.eye(len(own)) + tau**2
+        expected += stats.multivariate_normal.logpdf(own, np.zeros(len(own)), cov)
+    assert log_density(new)({"tau_log__": np.log(tau)}) == pytest.approx(expected, abs=1e-6)
