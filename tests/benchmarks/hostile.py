@@ -33,7 +33,9 @@ import pymc_subsample as pms
 REFERENCES = Path(__file__).with_name("hostile_references.json")
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
 BEGIN, END = "<!-- hostile trial: begin -->", "<!-- hostile trial: end -->"
-SEED, DRAWS, TUNE, CHAINS, LIMIT = 5, 1_000, 1_000, 4, 240
+SEED, DRAWS, TUNE, CHAINS = 5, 1_000, 1_000, 4
+# Processor seconds of a run.
+LIMIT = 240
 # ConfidenceMH reads most rows of data as small as these.
 FEWER = {"ConfidenceMH": 2}
 SMALL = (
@@ -158,7 +160,7 @@ def attempt(target: str, sampler: str, setting: str) -> Trial:
     }
     healthy = chosen.healthy and not setting and sampler not in chosen.unsuitable
     family = "bad settings" if setting else chosen.family
-    signal.alarm(LIMIT)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT)
     try:
         with quiet():
             arguments = _in_units(sampler, model, arguments)
@@ -177,7 +179,7 @@ def attempt(target: str, sampler: str, setting: str) -> Trial:
         if status == "error":
             traceback.print_exc()
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     came = "error" if status == "error" else outcome(HEALTHY if healthy else "", wrong, status)
     judged = *sizes_of_errors, bool(wrong), status, why, came, perf_counter() - start
     return Trial(*judged, sampler, target, setting, family)
@@ -201,13 +203,13 @@ def is_refusal(error: Exception) -> bool:
 
 
 def too_long(*_):
-    raise TimeoutError(f"longer than {LIMIT} s")
+    raise TimeoutError(f"longer than {LIMIT} CPU s")
 
 
 def runs(target: str, samplers, done: set, path: Path | None) -> list[Trial]:
     """All missing runs of a model, in a process apart, kept as they come."""
     faulthandler.enable()
-    signal.signal(signal.SIGALRM, too_long)
+    signal.signal(signal.SIGPROF, too_long)
     found = []
     for sampler, setting in trials(target, samplers):
         if (sampler, target, setting) in done:
