@@ -1,7 +1,10 @@
-"""Arguments that are no models: what is accepted, and what is said of anything else."""
+"""What is said of bad input: arguments that are not accepted, and warnings."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -191,3 +194,10 @@ def shown(value: Any) -> str:
     except Exception:
         said = f"an object of type {type(value).__name__}"
     return said if len(said) <= 200 else f"{said[:200]}..."
+
+
+def warn(message: str) -> None:
+    """Warn, at the first line that is neither the package's nor PyMC's."""
+    places = find_spec("pymc"), find_spec(__package__)
+    packages = tuple(str(Path(p.origin).parent) for p in places if p is not None and p.origin)
+    warnings.warn(message, UserWarning, skip_file_prefixes=packages)

@@ -10,7 +10,7 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.util import is_transformed_name
 
 from pymc_subsample.chain.integrating import check_units, each
-from pymc_subsample.chain.starting import log_prior
+from pymc_subsample.chain.points import log_prior
 from pymc_subsample.diagnostics import checks, tails
 from pymc_subsample.diagnostics.checks import Check, amount
 from pymc_subsample.diagnostics.divergences import RULE_NAMES

@@ -22,7 +22,7 @@ from pymc_subsample.model.bambi import has_rows
 from pymc_subsample.model.binding import listed
 from pymc_subsample.model.errors import TallModelError
 from pymc_subsample.model.evaluation import Evaluation
-from pymc_subsample.warning import warn
+from pymc_subsample.validation import warn
 
 _log = logging.getLogger("pymc.subsample")
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pymc_subsample.chain import guards, variables
+from pymc_subsample.chain.points import ThetaLayout
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.setup import Preparation, Problem
-from pymc_subsample.chain.theta_layout import ThetaLayout
 from pymc_subsample.compiled.functions import building_graphs
 from pymc_subsample.coordinates import (
     QRCoordinates,

@@ -7,7 +7,7 @@ import numpy as np
 from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain import arguments, starting
+from pymc_subsample.chain import arguments, points
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.method import Method, ReferredState
 from pymc_subsample.chain.proposals import (
@@ -214,9 +214,9 @@ def _first_scale(step: Any) -> float:
 
 def entered(step: Any, point: PointType) -> np.ndarray:
     """Read a point, or start at the reference."""
-    theta = starting.read(step, point)
+    theta = points.read(step, point)
     if step.start_at_reference:
-        starting.start(step, theta, point, step.home.factor)
+        points.start(step, theta, point, step.home.factor)
     return theta
 
 

@@ -13,7 +13,7 @@ from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_c
 from pymc_subsample.diagnostics.integrals import UNIT_RULES, counted, effects_in, worded
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.reading_draws import group, sampled_rows
-from pymc_subsample.results.audited import Audit
+from pymc_subsample.results.audit.result import Audit
 from pymc_subsample.samplers.hmc_ecs import checks as hmc
 from pymc_subsample.samplers.registry import families as all_families
 from pymc_subsample.samplers.registry import samplers_of

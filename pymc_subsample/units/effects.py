@@ -18,8 +18,7 @@ from pymc_subsample.units.quantities import Quantity, quantities_of
 from pymc_subsample.units.reference import start_of
 from pymc_subsample.units.run_marginal import marginal_of_run, shared_draws
 from pymc_subsample.units.unit_densities import UnitFunctions
-from pymc_subsample.validation import name_list, probabilities, shown
-from pymc_subsample.warning import warn
+from pymc_subsample.validation import name_list, probabilities, shown, warn
 
 # Numbers kept at a time.
 _NUMBERS = 2**23

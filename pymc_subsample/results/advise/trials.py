@@ -23,8 +23,7 @@ from pymc_subsample.results.advise.decision import (
     on_all_rows,
     preferred,
 )
-from pymc_subsample.results.advise.nuts_trial import CUT, Gradients, NutsTrial
-from pymc_subsample.results.advise.pilot import Pilot, run_pilot
+from pymc_subsample.results.advise.pilot import CUT, Gradients, NutsTrial, Pilot, run_pilot
 from pymc_subsample.results.advise.result import EXACT, Advice, Option
 from pymc_subsample.samplers.registry import ADVISED, step_of
 from pymc_subsample.samplers.scalable.sampler import CROWD

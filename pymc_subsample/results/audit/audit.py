@@ -28,7 +28,7 @@ from pymc_subsample.model.errors import differentiated
 from pymc_subsample.model.own_steps import own_steps, said
 from pymc_subsample.results.audit import moments, other_models
 from pymc_subsample.results.audit.draws import read
-from pymc_subsample.results.audited import Audit
+from pymc_subsample.results.audit.result import Audit
 from pymc_subsample.rows import Rows
 from pymc_subsample.units.run_marginal import integrated_in, without_units
 

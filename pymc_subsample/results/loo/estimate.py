@@ -7,8 +7,8 @@ import xarray as xr
 
 from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.expansion import Expansion
+from pymc_subsample.results.loo.arguments import Groups
 from pymc_subsample.results.loo.expanded import Approximation
-from pymc_subsample.results.loo.groups import Groups
 
 # Log-likelihoods of rows at all draws, in memory at a time.
 _MATRIX = 2**23

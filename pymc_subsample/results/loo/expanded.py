@@ -22,7 +22,7 @@ import numpy as np
 
 from pymc_subsample.diagnostics.drift import directions
 from pymc_subsample.expansion import Expansion
-from pymc_subsample.results.loo.groups import Groups
+from pymc_subsample.results.loo.arguments import Groups
 
 # Up to so many parameters the pass goes in all directions of the posterior. Of more, in as many as
 # read so many numbers of the rows, within bounds.

@@ -22,11 +22,10 @@ from pymc_subsample.diagnostics.drift import SOME, Drift, drift_of_scores
 from pymc_subsample.diagnostics.reading_draws import require_free_variables, spread, to_theta
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.evaluation import Vector
-from pymc_subsample.results.loo.arguments import refuse_others
+from pymc_subsample.results.loo.arguments import Groups, read_groups, refuse_others
 from pymc_subsample.results.loo.elpd_data import labels
 from pymc_subsample.results.loo.estimate import LeftOut, relative_efficiency
 from pymc_subsample.results.loo.expanded import Approximation
-from pymc_subsample.results.loo.groups import Groups, read_groups
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reference import log_posterior

@@ -8,9 +8,9 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.diagnostics.findings import COLOURS, Finding
-from pymc_subsample.results.audited import Audit
+from pymc_subsample.results.audit.result import Audit
 from pymc_subsample.results.plots.shared import GREY, bars, collection, decorate, picture
-from pymc_subsample.results.plots.subsample import draw_traces, traces
+from pymc_subsample.results.plots.subsamples import draw_traces, traces
 from pymc_subsample.results.report import report
 from pymc_subsample.samplers.hmc_ecs.checks import NOISE
 

@@ -16,8 +16,7 @@ from pymc_subsample.results.predict.quantity import SAID
 from pymc_subsample.results.predict.rowwise import Raw, RowFunction
 from pymc_subsample.rows import Rows, Several
 from pymc_subsample.rows.columns import StoredColumn
-from pymc_subsample.validation import shown
-from pymc_subsample.warning import warn
+from pymc_subsample.validation import shown, warn
 
 # Rows whose median tells where most of them are.
 _SOME = 1_000

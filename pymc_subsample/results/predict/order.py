@@ -9,8 +9,7 @@ import pandas as pd
 from pymc_subsample.results.predict.quantity import SAID
 from pymc_subsample.results.predict.rowwise import NO_DRAWS
 from pymc_subsample.rows.columns import StoredColumn
-from pymc_subsample.validation import shown
-from pymc_subsample.warning import warn
+from pymc_subsample.validation import shown, warn
 
 # Levels that are listed in messages.
 _LISTED = 20

@@ -7,7 +7,7 @@ import numpy as np
 from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain import arguments, starting
+from pymc_subsample.chain import arguments, points
 from pymc_subsample.chain.guards import row_numbers
 from pymc_subsample.chain.method import Method, ReferredState, divergences
 from pymc_subsample.compiled.functions import address_of
@@ -79,9 +79,9 @@ def _begin(step: "SGMCMC", tune: int, draws: int) -> None:
 
 
 def _entered(step: "SGMCMC", point: PointType) -> np.ndarray:
-    theta = starting.read(step, point)
+    theta = points.read(step, point)
     if step.start_at_reference:
-        step.near_reference = starting.start(step, theta, point, step.home.factor)
+        step.near_reference = points.start(step, theta, point, step.home.factor)
     if not len(step.origin):
         step.origin = theta.copy()
         if step.near_reference and step.prepared is not None:

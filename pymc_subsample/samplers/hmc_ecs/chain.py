@@ -8,7 +8,7 @@ import numpy as np
 from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain import starting
+from pymc_subsample.chain import points
 from pymc_subsample.chain.ellipsoid import radius
 from pymc_subsample.chain.method import Method, ReferredState, divergences
 from pymc_subsample.chain.sizing import Choice
@@ -81,12 +81,12 @@ def _begin(step: "HMCECS", tune: int, draws: int) -> None:
 
 
 def _entered(step: "HMCECS", point: PointType) -> np.ndarray:
-    theta = starting.read(step, point)
+    theta = points.read(step, point)
     confined = step.kind == BLOCK_POISSON
     inside, most = confined or step.tuning.done > 0, np.inf
     if confined:
         most = radius(len(step.active))
-    starting.start(step, theta, point, step.tuning.factor, inside, most)
+    points.start(step, theta, point, step.tuning.factor, inside, most)
     if not len(step.subsample.index):
         step.subsample.draw(step.row_rng, step.n_rows)
     if step.subsample.rows is None:

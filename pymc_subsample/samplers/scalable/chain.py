@@ -14,7 +14,7 @@ from pymc_subsample.bounds.thinning import (
     left_by_a_move,
     most_effective_moves,
 )
-from pymc_subsample.chain import starting
+from pymc_subsample.chain import points
 from pymc_subsample.chain.method import Method, ReferredState, divergences, of_order
 from pymc_subsample.chain.moves import given_factor, given_scale
 from pymc_subsample.chain.proposals import RandomWalk
@@ -117,8 +117,8 @@ def _begin(step: "ScalableMH", tune: int, draws: int):
 
 
 def _entered(step: "ScalableMH", point: PointType) -> np.ndarray:
-    theta = starting.read(step, point)
-    starting.start(step, theta, point, step.tuning.factor)
+    theta = points.read(step, point)
+    points.start(step, theta, point, step.tuning.factor)
     return theta
 
 
