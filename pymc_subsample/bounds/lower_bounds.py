@@ -41,20 +41,29 @@ from pymc_subsample.model import TallModel, TallModelError
 
 KINDS = ("tangent", "softmax", "curvature")
 
-# Rows at which bounds are looked for and verified, beside those of extreme data.
+# Rows at which bounds are looked for and verified, beside those of extreme data. A choice: bounds
+# follow from the graph, and rows only have to show a wrong one; twice as many would double the
+# seconds of a set-up.
 _SAMPLE = 200
-# Points of the predictors per row, and the range of their distances from the reference.
+# Points of the predictors per row, and the range of their distances from the reference. A choice:
+# near enough for third derivatives to show beside rounding, and far beyond any predictor of a
+# model that is sampled.
 _POINTS = 40
 _NEAREST, _FARTHEST = 1e-2, 10**2.5
-# What rounding may do: to a bound's curvature, and to a row's residual over its terms.
+# What rounding may do: to a bound's curvature, and to a row's residual over its terms. A choice:
+# some million roundings of doubles, which sums of terms that cancel may show.
 _MARGIN = 1e-9
 _ROUNDING = 1e-10
-# Below this distance from the centre, a slope between two points is taken for a derivative.
+# Below this distance from the centre, a slope between two points is taken for a derivative. About
+# the square root of the rounding of doubles, where a difference is as exact as it gets; a
+# curvature that differs by ten times the error of that is not symmetric.
 _CLOSE = 1e-6
 _SYMMETRIC = 1e-7
-# How far apart predictors are that tie and those that do not.
+# How far apart predictors are that tie and those that do not. Of two predictors so far apart a
+# softmax gives the smaller one e^-10.
 _TIE = 10.0
 # Grid on which the least curvature is looked for, and how near to the supremum its ends must be.
+# A choice: a logistic curvature is e^-1000 there.
 _WIDEST = 1e3
 _SETTLED = 1e-3
 

@@ -33,9 +33,14 @@ __all__ = [
 
 # Orders of control variates that go without them, or that have constant ones.
 _PLAIN, _CONSTANT = ((1, 2), '"auto" or None'), ((0, 1, 2), '"auto"')
-# Within a draw, of which memory and the time to an interrupt are bounded.
+# Within a draw, of which memory and the time to an interrupt are bounded. A choice: of 100 us
+# each they take a second.
 _MOST_TRANSITIONS = 10_000
-# Beyond it sums over rows lose what they are compared with.
+# Doublings of a trajectory that may be asked for. A choice: a million steps are most likely a
+# mistake.
+_DEEPEST = 20
+# Beyond it sums over rows lose what they are compared with: a log-likelihood of 1e9 is rounded to
+# 1e-7.
 _MOST_TEMPERATURE = 1e6
 
 
@@ -107,6 +112,19 @@ def test_level(name: str, value: Any) -> float | Callable[[int], float]:
 def transitions(value: Any, name: str = "transitions_per_draw") -> int:
     """Return `value` if it is a number of transitions that a draw may have."""
     return count(name, value, most=_MOST_TRANSITIONS)
+
+
+def treedepth(value: Any) -> int:
+    """Return `value` if it is a number of doublings that a trajectory may have at most."""
+    return count("max_treedepth", value, most=_DEEPEST)
+
+
+def path_length(value: Any) -> float:
+    """Return the length of trajectories; by default a quarter of a period of a normal posterior.
+
+    From there momentum and position have changed places: positions do not depend on those before.
+    """
+    return between("path_length", np.pi / 2 if value is None else value, 0.0, np.inf)
 
 
 def temperature(value: Any, zero: bool = False) -> float:

@@ -22,6 +22,7 @@ from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.model.support import impossible
 
 # Share of the draws before divergences that are beside an edge, from which on that is the cause.
+# A majority.
 _MOST = 0.5
 # Standard deviations that a trajectory may go, from one tail to the other: one draw in 16,000 is
 # beyond 4.

@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from pymc_subsample.chain.engine import ChainStep
     from pymc_subsample.samplers.hmc_ecs.step import HMCECS
 
-# Of the rows, from which reading all of them is tried, and from which it may be faster.
+# Of the rows, from which reading all of them is tried, and from which it may be faster. A choice:
+# of fewer rows a trial of NUTS is not worth its time.
 LARGE_SHARE, NO_SMALL_SHARE = 0.25, 0.1
-# What an approximation must save: at least so many seconds, and this share of the time.
+# What an approximation must save: at least so many seconds, and this share of the time. A choice:
+# below them nobody would change an exact run for an approximate one.
 SAVED_SECONDS, _SAVED_SHARE = 10.0, 0.5
-# Tuning draws of a short trial of NUTS, and its time; gradients per draw that are many.
+# Tuning draws of a short trial of NUTS, and its time; gradients per draw that are many. A choice:
+# tuning has found its step size by then; thirty gradients are a tree of depth five.
 _SHORT, _SHORT_SECONDS, _MANY = 100, 1.0, 30
 
 

@@ -57,12 +57,14 @@ class ThetaLayout:
         return [{**point, **{name: x[i, ...] for name, x in columns.items()}} for i in range(n)]
 
 
-# How many times as wide as the posterior chains start around the reference.
+# How many times as wide as the posterior chains start around the reference. Starts have to be
+# overdispersed for R-hat to mean something (Gelman and Rubin 1992).
 _WIDER = 1.5
 # Points at which they may start, around one that may be at an edge of the support: at a distance
-# that is halved after each few of them.
+# that is halved after each few of them. A choice: 2^-9 of the distance at last.
 _TRIES, _AT_EACH = 200, 20
-# How far out they start at most, over the distance that they are confined to.
+# How far out they start at most, over the distance that they are confined to. A choice: a start
+# at the border itself would be rejected by rounding.
 _WITHIN = 0.9
 
 

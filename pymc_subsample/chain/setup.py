@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_subsample.chain.ellipsoid import as_wide, far_points, on_ellipsoid, shape
 from pymc_subsample.chain.progress import doing
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.coordinates.fit import fitted, locate
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.curvature import MAX_DENSE, rounded
@@ -27,11 +27,15 @@ from pymc_subsample.model import TallModelError
 _log = logging.getLogger("pymc.subsample")
 
 # What rounding may change in the precision of the posterior along some direction, as a share, and
-# from where columns are taken apart, if that is possible.
+# from where columns are taken apart, if that is possible. A posterior's standard deviation is
+# then off by 5%, the bound of checks (`STRETCH_BOUND`); a tenth of it is no loss.
 _ROUNDED, NEARLY = 0.1, 0.01
 # Standard deviations per parameter between an earlier reference and a posterior that it serves.
+# As `Tuning.left` asks of a chain.
 _SERVES = 0.5
-# Modes in which chains start: how many at most, and the share of the mass from which.
+# Modes in which chains start: how many at most, and the share of the mass from which. A choice:
+# `pm.sample` runs four chains where it has the cores; a mode of less mass changes no number by more
+# than that.
 _MODES, _STARTED = 4, 0.01
 
 

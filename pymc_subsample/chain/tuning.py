@@ -6,19 +6,33 @@ import numpy as np
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion.curvature import MAX_DENSE
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 from pymc_subsample.expansion.factors import Kind, factor, kind, reshaped, stretched, whiten
+from pymc_subsample.kernels.dynamics import JITTER
 
-_FEWEST_DRAWS = 20  # Of a look at recent ones, for means and variances of them.
+# Of a look at recent ones, for means and variances of them. A choice: standard deviations are
+# then good to a sixth.
+_FEWEST_DRAWS = 20
 _INITIAL_STEP = 0.5  # In standard deviations; dual averaging moves it within some draws.
-_PILOT_DRAWS = 8  # At each of which all rows are evaluated.
+# At each of which all rows are evaluated. A choice: their largest noise is that of the worst
+# tenth.
+_PILOT_DRAWS = 8
 # Of the moves that were not accepted, where some diverge: from 0.8 to 0.95, then nearly to 0.99,
 # as Stan and PyMC advise. Where more of them diverge, as nearly all do at an edge of the support
 # (0.17 to 0.21 of the draws beside a constraint, 0.008 to 0.016 beside walls), smaller steps do not
 # help.
 _CALMER = 0.25
+
+
+# Steps of a trajectory at most: those of the ten doublings that PyMC's NUTS and Stan allow.
+_MOST_STEPS = 2**10
+
+
+def extent(path_length: float, step_size: float) -> float:
+    """Return how long trajectories are on average: `path_length`, within `_MOST_STEPS`."""
+    return float(min(path_length, _MOST_STEPS / (1.0 + JITTER) * step_size))
 
 
 @dataclass_state

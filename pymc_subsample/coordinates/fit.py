@@ -28,9 +28,11 @@ from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.expansion.search import find_mode, polish, quadratic_mode
 
 # Below this share of the prior's, an effect's standard deviation tells nothing of information.
+# The root of the rounding of doubles. At most three rounds are a choice.
 _SMALLEST = 1e-8
 _ROUNDS = 3
-# Of a precision matrix with a diagonal of ones.
+# Of a precision matrix with a diagonal of ones. A choice: 1e-16 is rounding, and what such a
+# matrix solves has six digits.
 _SINGULAR = 1e-10
 
 

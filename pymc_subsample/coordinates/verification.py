@@ -16,10 +16,12 @@ _log = logging.getLogger("pymc.subsample")
 _DISTANCES = (0.0, 0.3)  # Of points from the initial one, on PyMC's unconstrained scale.
 _STEP = 1e-5  # Of central differences: about the cube root of the rounding of doubles.
 _TOLERANCE = 1e-5  # Far above what such differences leave of a smooth map.
-# Of the slope in a random direction, beside what differences tell of it.
+# Of the slope in a random direction, beside what differences tell of it. A choice: ten times the
+# error of such differences.
 _SLOPE = 1e-4
 # Two compilations of one formula may round differently, as processors with other instructions do:
-# by a share of a number, and by one of the largest that it may be the difference of.
+# by a share of a number, and by one of the largest that it may be the difference of. A choice:
+# some million roundings of doubles, and some ten thousand.
 _ROUNDING, _CANCELLED = 1e-9, 1e-11
 
 

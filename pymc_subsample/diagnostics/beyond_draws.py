@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 # Sides of elements that are looked at, the farthest reaching first: at most 33 passes over rows.
+# A choice: a heavy tail is the farthest reaching.
 _SIDES = 16
 # Times the farthest draw's distance at which a line is first looked at, and how much lower the log
 # density is there where the tail holds nothing: a normal one is 70 lower at four times three
@@ -27,7 +28,9 @@ _BULK = np.linspace(0.0, 1.0, 25)
 _TAIL = 2.0 ** np.arange(0.0, 12.5, 0.5)
 # Draws that should have been in a tail: none is there once in e^10 runs.
 _MISSED = 10.0
-# Times as many draws as elements, from which on their covariance is known.
+# Times as many draws as elements, from which on their covariance is known. A choice, as for
+# `covariance_of` everywhere: eigenvalues are then good to a factor of two (Marchenko and Pastur
+# 1967).
 _KNOWN = 10
 
 

@@ -7,11 +7,16 @@ from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.stein_boundaries import Edges, operated
 
 _BOOTSTRAPS = 2_000  # P-values down to 1 / 2,001.
-# Effective draws of the slowest coordinate in a batch; batches per chain at most.
+# Effective draws of the slowest coordinate in a batch; batches per chain at most. A choice:
+# batches of ten effective draws are independent to a tenth, and ten of them show a variance to a
+# half.
 _BATCH, _MOST_BATCHES = 10.0, 10
 # Below these there is no p-value: batches of all chains, effective draws of the slowest coordinate.
+# A choice: fewer batches give F a tail that rejects nothing; of fewer draws p-values of right
+# chains were too small.
 _FEWEST_BATCHES, _FEWEST_EFFECTIVE = 4, 50
-# Variances of coordinates within this factor of their mean are pooled.
+# Variances of coordinates within this factor of their mean are pooled. A choice: a factor of two
+# in standard deviations.
 _ALIKE = 4.0
 
 

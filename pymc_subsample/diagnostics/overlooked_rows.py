@@ -18,9 +18,9 @@ OVERLOOKED = Rule(
 # normal posterior hardly one draw of 10^9 is lower, in any dimension; of -500 Exp(1), as of many
 # effects whose scale is not known above, none of 10^10.
 _ALLOWED, _WIDTHS = 25.0, 40.0
-# Draws that say what is usual, and fewest that do.
+# Draws that say what is usual, and fewest that do. A choice: passes over all rows.
 _USUAL, _FEWEST = 24, 8
-# Rows that are read in all; of more rows audits tell alone.
+# Rows that are read in all; of more rows audits tell alone. A choice of time.
 _MOST_ROWS = 400_000_000
 
 

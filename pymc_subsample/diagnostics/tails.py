@@ -23,11 +23,13 @@ TAIL = Rule(
     f"Of a parameter that the chain's warning names. {_LIGHTER}",
     severity="warn",
 )
-# Of robust standard deviations from the median, how far out draws are looked at: one normal draw of
-# 16,000 is as far; a chain that never was that far misses a tenth of a Cauchy.
+# Of robust standard deviations from the median, how far out draws are looked at: one normal draw
+# of 16,000 is as far; a chain that never was that far misses a tenth of a Cauchy. 1 / (2 *
+# 0.6745), of the quartiles of a normal distribution.
 _FAR = 4.0
 _OF_QUARTILES = 0.7413
-# Fewest draws that tell what is usual, which minibatch tests keep, and rows that are read at most.
+# Fewest draws that tell what is usual, which minibatch tests keep, and rows that are read at
+# most. Choices: minibatch tests keep eight.
 _FEWEST = 8
 _MOST_ROWS = 400_000_000
 # Times the farthest draw's distance where the density is looked at, and how much powers from one of
@@ -37,7 +39,8 @@ _SAME = 0.2
 # Power from the first to the second place from which on the others are not looked at: that of a
 # normal distribution is 1,385 from there on, and shapes matter from a power of 3 down.
 _STEEP = 6.0
-# What is a power of 1, of which the shape is infinite, and what rounding leaves of one.
+# What is a power of 1, of which the shape is infinite, and what rounding leaves of one. A choice:
+# twice the error of such powers.
 _PROPER = 1.02
 
 

@@ -14,9 +14,11 @@ import numpy as np
 
 from pymc_subsample.diagnostics import array_stats
 
-# Spread of log weights below which smoothing them is rounding.
+# Spread of log weights below which smoothing them is rounding. A choice: a million roundings of
+# doubles.
 _EQUAL = 1e-9
 # Pareto shape of weights from which on no feasible number of draws makes their means reliable.
+# Vehtari et al. 2024, section 3.
 MOST_K = 0.7
 
 

@@ -24,7 +24,7 @@ from pymc_subsample.rows import Rows
 from pymc_subsample.samplers.registry import ADVISED
 
 # Seconds per row and gradient, up to ten parameters, that few models exceed; gradients per draw of
-# NUTS that are many.
+# NUTS that are many. A choice of an upper limit: a larger one only tries where less can be gained.
 _PER_ROW, _TEN, _MANY = 5e-8, 10, 100
 
 

@@ -75,7 +75,8 @@ UNREACHED = Rule(
 _UNLIKE = "The draws are not from the posterior: see bias and sd_error, and stricter settings."
 P_VALUE = Rule("p_value", "audit: p-value of the draws", 0.001, _UNLIKE, at_least=True)
 P_VALUE_DOUBT = Rule("p_value", P_VALUE.title, 0.01, _UNLIKE, severity="warn", at_least=True)
-# Errors that say nothing of one number, and degrees of freedom of an error.
+# Errors that say nothing of one number, and degrees of freedom of an error. A choice: three
+# standard errors are exceeded once in 370 numbers.
 _ERRORS, _FREEDOM = 3.0, BLOCKS - 1
 
 

@@ -64,7 +64,8 @@ def elpd_data(
 
 
 _log = logging.getLogger("pymc.subsample")
-# Log-likelihoods of rows that take some seconds, and groups that are looked at before.
+# Log-likelihoods of rows that take some seconds, and groups that are looked at before. A choice
+# of patience; if none of three that matter most is doubtful, few others are.
 _LONG, _LOOKED_AT = 3 * 10**8, 3
 
 

@@ -10,11 +10,13 @@ from pymc_subsample.expansion import Expansion
 from pymc_subsample.results.loo.arguments import Groups
 from pymc_subsample.results.loo.expanded import Approximation
 
-# Log-likelihoods of rows at all draws, in memory at a time.
+# Log-likelihoods of rows at all draws, in memory at a time. A choice: 64 MB.
 _MATRIX = 2**23
-# Relative differences of log-likelihoods that are rounding.
+# Relative differences of log-likelihoods that are rounding. A choice: ten thousand roundings of
+# doubles.
 _EQUAL = 1e-11
-# The subsampling error over the standard error from which on no more rows are read.
+# The subsampling error over the standard error from which on no more rows are read. Both together
+# are then 0.5% larger than the second alone.
 _NEGLIGIBLE = 0.1
 # Elements of a variable whose effective draws are counted, 0.2 ms each: their mean is within a few
 # percent of that of all, where weights are smoothed by its square root.

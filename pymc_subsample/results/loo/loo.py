@@ -41,10 +41,12 @@ from pymc_subsample.units.run_marginal import integrated_in
 from pymc_subsample.validation import positive
 
 _SAID = "pms.loo"
-# Rows, or groups, that are left out first; half as many that matter most come in addition.
+# Rows, or groups, that are left out first; half as many that matter most come in addition. As many
+# as R's `loo_subsample` takes by default; of fewer than 25 the error of a sum is hardly known.
 _FIRST = 400
 _FEWEST = 25
-# Rows whose compiled log-likelihood is compared with the model as it was written.
+# Rows whose compiled log-likelihood is compared with the model as it was written. A choice of
+# time.
 _COMPARED = 200
 
 

@@ -18,7 +18,8 @@ from pymc_subsample.rows import Rows, Several
 from pymc_subsample.rows.columns import StoredColumn
 from pymc_subsample.validation import shown, warn
 
-# Rows whose median tells where most of them are.
+# Rows whose median tells where most of them are. A choice: a median of 1,000 is good to 4% of a
+# standard deviation.
 _SOME = 1_000
 
 

@@ -11,7 +11,7 @@ from pymc_subsample.rows.writing import RowBlock, RowBlocks
 
 _log = logging.getLogger("pymc.subsample")
 
-# Rows of a block.
+# Rows of a block. A choice: 1 MB for each column of doubles.
 BLOCK = 2**17
 # Of codes.
 _CODE = np.dtype("int32")

@@ -42,7 +42,8 @@ TURNOVER = Rule(
 )
 RULES = (LOWER, READ, TURNOVER, ACCEPTED, TEMPERATURE, TAIL, MODES)
 
-# What rounding may do to a residual, over the log-likelihood that it is a part of.
+# What rounding may do to a residual, over the log-likelihood that it is a part of. A choice: some
+# million roundings of doubles.
 _ROUNDING = 1e-9
 
 

@@ -14,9 +14,9 @@ from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model.errors import op_name
 from pymc_subsample.model.tall_model import TallModel
 
-# Numbers held at a time.
+# Numbers held at a time. A choice: 32 MB.
 _NUMBERS = 2**22
-# Rows and flips of the numerical check.
+# Rows and flips of the numerical check. A choice of time.
 _CHECKED, _FLIPS = 500, 8
 
 

@@ -25,8 +25,9 @@ from pymc_subsample.samplers.gradients.step_size import batches, own_metric
 if TYPE_CHECKING:
     from pymc_subsample.samplers.gradients.step import SGMCMC
 
-# A step diverges whose drift exceeds so many standard deviations of its noise, or its kick so many
-# of the momenta: it leads 4 to 5 posterior standard deviations away at automatic step sizes.
+# A step diverges whose drift exceeds so many standard deviations of its noise, or its kick so
+# many of the momenta: it leads 4 to 5 posterior standard deviations away at automatic step sizes.
+#
 _MOST_DRIFT = 10.0
 
 

@@ -12,12 +12,13 @@ from pymc_subsample.diagnostics.scores import (
 )
 from pymc_subsample.samplers.gradients.draw_gradients import DrawnGradients
 
-# Of a chain's measured errors, all directions together.
+# Of a chain's measured errors, all directions together. A choice: one chain in a thousand.
 ERROR_RATE = 0.001
 # How many times as far as any other the first batches of draws are, where nothing else says that
-# they stand out.
+# they stand out. A choice: of 32 batches of a settled chain none is.
 _BEYOND = 2.0
-# Share of a standard deviation below which that of most draws is rounding.
+# Share of a standard deviation below which that of most draws is rounding. A choice: single
+# precision has as many digits.
 _LOST = 1e-6
 
 

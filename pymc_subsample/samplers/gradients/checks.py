@@ -63,7 +63,7 @@ RULES = (
 )  # fmt: skip
 
 
-# Draws beside which jumps of the prior are looked for.
+# Draws beside which jumps of the prior are looked for. A choice of time.
 _LOOKED_AT = 100
 
 

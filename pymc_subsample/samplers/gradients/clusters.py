@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion import Expansion
 
-# Rows by which the centres are found.
+# Rows by which the centres are found. A choice of time.
 _ROWS = 100_000
-# Sds from the mean beyond which distances no longer grow.
+# Sds from the mean beyond which distances no longer grow. A choice: the centres would go to
+# single outliers otherwise.
 _FAR = 10.0
 
 

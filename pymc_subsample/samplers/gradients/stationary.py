@@ -12,10 +12,12 @@ from scipy.optimize import brentq
 
 from pymc_subsample.samplers.gradients.integrators.integrator import Integrator, LinearMap
 
-# Largest predicted error of a standard deviation that an automatic step size allows.
+# Largest predicted error of a standard deviation that an automatic step size allows. A choice,
+# under half of what checks tolerate (`STRETCH_BOUND`): the prediction is for normals.
 TOLERATED = 0.02
 _STEPS = 0.5 * 1.1 ** -np.arange(300)
-# Directions that a choice looks at: evenly spread ones by noise and by curvature.
+# Directions that a choice looks at: evenly spread ones by noise and by curvature. A choice: the
+# extremes and what lies between.
 _DIRECTIONS = 32
 
 

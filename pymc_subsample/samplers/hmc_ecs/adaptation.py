@@ -26,11 +26,14 @@ from pymc_subsample.samplers.hmc_ecs.subsample import Subsample
 if TYPE_CHECKING:
     from pymc_subsample.samplers.hmc_ecs.step import HMCECS
 
-# Of the subsample, in one look at a chain.
+# Of the subsample, in one look at a chain. A choice: there are three looks, so that 64 times as
+# many rows can be reached, and one noisy draw costs four times as much at the most.
 _MOST_GROWTH = 4.0
-# Variance at a draw from which on it is looked at, over the bound: few draws perturb much.
+# Variance at a draw from which on it is looked at, over the bound: few draws perturb much. A
+# choice: the variance of those beside it is within the bound.
 _COVERED = 0.5
-# Of the perturbation that is tolerable.
+# Of the perturbation that is tolerable. A choice: perturbations go with the square of the size,
+# so that this takes 1.4 times as many rows as the bound itself.
 _PERTURBED_AIM = 0.5
 
 

@@ -10,8 +10,7 @@ from pymc_subsample.chain import arguments
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.samplers.minibatch.decision_errors import AcceptanceErrors
-from pymc_subsample.samplers.minibatch.decisions import austerity
-from pymc_subsample.samplers.minibatch.evidence import DECIDE
+from pymc_subsample.samplers.minibatch.decisions import DECIDE, austerity
 from pymc_subsample.samplers.minibatch.sampler import AUSTERITY_MH
 from pymc_subsample.samplers.minibatch.step import METHOD, Decision, SharedMH, set_up
 
@@ -91,7 +90,7 @@ class AusterityMH(ChainStep, shares=set_up):
         settings=_settings,
         cause=_cause,
         remedies=_remedies,
-        batch_size=500,
+        batch_size=austerity.BATCH,
         exact=lambda step: _level(step) == 0,
         changes=lambda step: callable(step.epsilon),
         conclude=_conclude,

@@ -47,17 +47,19 @@ DEFAULT_SIGMA = 1.3
 # Beyond it the best error exceeds 0.4%; at 1.81 the variance of a logistic variable is used up.
 LARGEST_SIGMA = 1.6
 
-# Half-width of the mass points: the logistic tail beyond it is 3e-10.
+# Half-width of the mass points: the logistic tail beyond it is 3e-10. A choice of time: a programme
+# of half as fine a grid has half as many unknowns.
 _HALF_WIDTH = 22.0
 _SPACING = 0.1
-# Constraints per mass point of the linear programme, and measured points per constraint.
+# Constraints per mass point of the linear programme, and measured points per constraint. A choice
+# between its time, once for each sigma, and what lies between constraints.
 _CONSTRAINTS = 2
 _FINER = 10
 # Below it the error is rounding, and corrections are made from the one of `_BASE_SIGMA`.
 _SMALLEST_SOLVED = 0.6
 _BASE_SIGMA = 0.8
 _LARGEST_REFINEMENT = 100
-# The normal kernel ends here: its tail is below rounding.
+# The normal kernel ends here: its tail is below rounding. It is 1e-19 there.
 _KERNEL_WIDTH = 9.0
 _TABLES = "tables/barker_correction.csv"
 

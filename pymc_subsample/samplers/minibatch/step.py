@@ -51,9 +51,11 @@ _log = logging.getLogger("pymc.subsample")
 
 _transitions = transitions.get_overload(transitions.signatures[0])
 
-# Of a Langevin proposal's gradient, where its batch size is left open.
+# Of a Langevin proposal's gradient, where its batch size is left open. A choice between noise of
+# the drift and rows.
 _GRADIENT_ROWS = 100
-# Numbers that the decisions of a chain's check may read: as many as it has read, within limits.
+# Numbers that the decisions of a chain's check may read: as many as it has read, within limits. A
+# choice of time.
 _DECISION_ROWS = 2_000_000, 200_000_000
 
 
@@ -77,7 +79,7 @@ class MinibatchMHState(ProposingState):
 class Decision:
     """What tells an acceptance test from the others; `step` is its step method."""
 
-    test: Compiled  # The compiled test; see `evidence`.
+    test: Compiled  # The compiled test; see `decisions`.
     # ``settings(step)`` returns its numbers for the next draw.
     settings: Callable[[Any], np.ndarray]
     # ``cause(step)`` says why it reads many rows, where it does, and ``remedies(step)`` what makes

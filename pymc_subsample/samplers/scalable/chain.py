@@ -18,7 +18,7 @@ from pymc_subsample.chain import points
 from pymc_subsample.chain.method import Method, ReferredState, divergences, of_order
 from pymc_subsample.chain.moves import given_factor, given_scale
 from pymc_subsample.chain.proposals import RandomWalk
-from pymc_subsample.chain.tuning import Tuning, TuningState, settled
+from pymc_subsample.chain.tuning import Tuning, TuningState, extent, settled
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import without_crossings
@@ -41,11 +41,10 @@ if TYPE_CHECKING:
 
 ACCEPTANCE = {"factorised": FACTORISED, "mh-ss": MH_SS}
 TRAJECTORIES = ("hmc", "nuts")
-# Of a trajectory; lengths are jittered by 20%.
-_MOST_STEPS = 1024
-# Correlation of draws that a transition of the surrogate leaves, before a chain has shown it.
+# Correlation of draws that a transition of the surrogate leaves, before a chain has shown it. A
+# choice, which tuning corrects.
 LEFT = 0.5
-# Draws over which their number is averaged.
+# Draws over which their number is averaged. A choice: fewer follow noise, more lag behind tuning.
 _REMEMBERED = 50
 
 
@@ -125,7 +124,7 @@ def _entered(step: "ScalableMH", point: PointType) -> np.ndarray:
 def _extent(step: "ScalableMH") -> float:
     """Return how far a transition goes: the length of a trajectory, or its doublings."""
     if step.proposal == "hmc":
-        return float(min(step.path_length, _MOST_STEPS / 1.2 * step.step_size))
+        return extent(step.path_length, step.step_size)
     return float(step.max_treedepth) if step.proposal == "nuts" else 0.0
 
 
@@ -136,12 +135,12 @@ def _transitions(
     thetas, infos = np.empty((size, len(theta))), np.empty((size, len(INFO)))
     thetas[0] = theta
     step.step_size = given_scale(step.proposal) or float(step.tuning.step.current(step.tune))
-    extent, form = _extent(step), ACCEPTANCE[step.acceptance]
+    form = ACCEPTANCE[step.acceptance]
     compiled(step.dynamics)(
         address_of(step.rng), step.compiled, reference.sums(2),
         step.deciding.packed(reference), bounds.table,
         RowDecision(form, float(step.intensity), 1.0 / step.temperature),
-        Moves(step.active, step.tuning.factor, step.step_size, extent),
+        Moves(step.active, step.tuning.factor, step.step_size, _extent(step)),
         step.surrogate_transitions, step.transitions_per_draw, thetas, infos,
     )  # fmt: skip
     exceeded = infos[-1, INFO.index("exceeded")]

@@ -13,17 +13,19 @@ import numpy as np
 from scipy.special import ndtr
 
 from pymc_subsample.bounds.remainders import RowBounds
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
 
 _TWENTYFOLD = math.log(20.0)
 _ROUNDING, _TINY = 1e-9, 1e-300  # Of bounds that are met exactly, and what divides nothing by zero.
-# Rows that a surrogate reads at most, and how many numbers of them are tried.
+# Rows that a surrogate reads at most, and how many numbers of them are tried. A choice of time;
+# each number that is tried is a sixth larger than the one before.
 _MOST, _TRIED = 4096, 40
-# By how much effective proposals must become faster.
+# By how much effective proposals must become faster. A choice: a forecast may be off by some tens
+# of percent.
 _WORTHWHILE = 1.5
-# What a remainder counts for that is not finite.
+# What a remainder counts for that is not finite. A choice: no proposal passes it.
 _IMPOSSIBLE = 1e6
 
 
