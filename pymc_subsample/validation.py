@@ -11,6 +11,9 @@ import numpy as np
 
 # Counts beyond this are typing errors, and overflow in compiled code.
 _LARGEST = 2**31 - 1
+# Names, columns or rows that are listed, and characters of a value: a choice, what a screen shows.
+LISTED = 20
+_CHARACTERS = 200
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -193,7 +196,7 @@ def shown(value: Any) -> str:
         said = repr(value)
     except Exception:
         said = f"an object of type {type(value).__name__}"
-    return said if len(said) <= 200 else f"{said[:200]}..."
+    return said if len(said) <= _CHARACTERS else f"{said[:_CHARACTERS]}..."
 
 
 def warn(message: str) -> None:

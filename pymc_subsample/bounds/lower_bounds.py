@@ -260,11 +260,13 @@ def _is_softmax(code: RowCode, data: np.ndarray, n_classes: int) -> bool:
     if not np.all(np.isfinite(count)) or not np.any(count > 0):
         return False
     rng = np.random.default_rng(0)
+    # At zero, where a softmax is curved, and where it is nearly flat.
     for scale in (0.0, 1.0, 4.0):
         x = rng.normal(0, 1, (size, m)) * scale
         p = softmax(np.concatenate([x, np.zeros((n_classes - size, m))]), axis=0)[:size]
         hessian = -count * (p[:, None] * np.eye(size)[:, :, None] - p[:, None] * p[None])
         for h, (e, f) in zip(evaluate(x, data), code.derivatives(2), strict=True):
+            # Rounding: a difference of numbers near count.
             if not np.all(np.abs(h - hessian[e, f]) <= 1e-8 * (1 + count)):
                 return False
     return True
@@ -274,6 +276,8 @@ def _least(code: RowCode, e: int, data: np.ndarray) -> float | None:
     """Infimum of a second derivative over sampled rows and a wide grid; None where it has none."""
     m = data.shape[1]
     evaluate = _function(code, [code.derivatives(2)[e, e]])
+    # A choice: a grid of 1,000 points, dense near the centre, between which a curvature hardly
+    # changes.
     grid = np.sinh(np.linspace(-np.arcsinh(_WIDEST), np.arcsinh(_WIDEST), 1000))
     origins = [np.zeros(m), *data]
     x, least, inner = np.zeros((code.n_predictors, m)), np.inf, np.inf
@@ -284,7 +288,7 @@ def _least(code: RowCode, e: int, data: np.ndarray) -> float | None:
             if not np.isfinite(lowest):
                 return None
             least = min(least, lowest)
-            if abs(distance) < 0.1 * _WIDEST:
+            if abs(distance) < 0.1 * _WIDEST:  # A choice: the inner tenth.
                 inner = min(inner, lowest)
     settled = least >= inner - _SETTLED * abs(inner)
     return (1 + 2 * _SETTLED) * min(least, 0.0) if settled else None
@@ -298,6 +302,7 @@ def _least_found(code: RowCode, data: np.ndarray) -> float:
     evaluate, size, m = _function(code, _bends(code)), code.n_predictors, data.shape[1]
     rng, least = np.random.default_rng(0), np.inf
     origins = np.concatenate([np.zeros((1, m)), data])
+    # Up to three, where a softmax is nearly flat.
     for k, scale in enumerate(np.geomspace(_NEAREST, 3.0, _POINTS)):
         ties = _TIE * rng.integers(-1, 2, (size, m)) if k % 2 else 0.0
         x = origins[k % len(origins)] + ties + rng.normal(0, scale, (size, m))
@@ -351,6 +356,7 @@ def _holds(code: RowCode, bends: Sequence[Variable], data: np.ndarray) -> bool:
     touched = False
     for k in range(_POINTS):
         origin = origins[k % len(origins)]
+        # A choice: references up to some thirty from the data, as those of scales of data.
         star = origin + rng.normal(0, 1, (size, m)) * 10 ** rng.uniform(-2, 1.5)
         z = rng.normal(0, 1, (size, m)) * 10 ** rng.uniform(
             np.log10(_NEAREST), np.log10(_FARTHEST), m

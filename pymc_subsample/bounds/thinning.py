@@ -38,6 +38,7 @@ class RowsRead:
     def time(self) -> float:
         """Time of a decision."""
         measuring = 2 * self.strata * (self.seen**2 + _STRATUM)
+        # A row is read as if it had ten numbers more: its data and what is cached of it.
         return self.rows * (_PER_ROW * (self.seen + 10) + _ROW) + measuring + _CUBE * self.cubes
 
 
@@ -76,6 +77,7 @@ def lag_one(x: np.ndarray) -> float:
     x = x - x.mean(axis=0)
     between = np.sum(x[1:] * x[:-1], axis=0) / np.maximum(np.sum(x**2, axis=0), _TINY)
     slowest = between.max() - 2.0 / np.sqrt(len(x))
+    # a move of 1,000 is kept finite
     return float(np.clip(max(slowest, between.mean()), 0.0, 0.999))
 
 

@@ -191,7 +191,7 @@ def row_bound(value: Any) -> float:
 
 def seed(name: str, value: Any) -> int:
     """Return an integer seed."""
-    return count(name, value, smallest=0, most=2**64)
+    return count(name, value, smallest=0, most=2**64)  # of NumPy's seeds
 
 
 def only_numba(compile_kwargs: Mapping | None) -> None:

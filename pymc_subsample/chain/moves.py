@@ -89,7 +89,7 @@ def set_up(
     *,
     proposal: Proposal | None = None,
     temperature: float = 1.0,
-    transitions_per_draw: int = 10,
+    transitions_per_draw: int = 10,  # A choice: Python takes as long as one or some of them.
     **above: Unpack[SharedContinuous],
 ) -> None:
     """Begin the set-up of a step that proposes moves, with proposals that adapt in tuning.

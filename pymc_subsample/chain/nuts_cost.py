@@ -150,7 +150,12 @@ class NutsOnExpansion:
         self.reference, self.sd, self.tall = reference, np.sqrt(variance), tall
         self._point = {**model.initial_point(), **tall.unravel(reference.theta)}
         potential = QuadPotentialDiagAdapt(
-            len(variance), reference.theta.copy(), variance.copy(), 10, rng=rng
+            # 10: the weight of the first variances, as in PyMC.
+            len(variance),
+            reference.theta.copy(),
+            variance.copy(),
+            10,
+            rng=rng,
         )
         with quiet():
             self.nuts = pm.NUTS(

@@ -59,7 +59,7 @@ class ThetaLayout:
 
 # How many times as wide as the posterior chains start around the reference. Starts have to be
 # overdispersed for R-hat to mean something (Gelman and Rubin 1992).
-_WIDER = 1.5
+WIDER = 1.5
 # Points at which they may start, around one that may be at an edge of the support: at a distance
 # that is halved after each few of them. A choice: 2^-9 of the distance at last.
 _TRIES, _AT_EACH = 200, 20
@@ -104,7 +104,7 @@ def start(
         return False
     found = theta.copy()
     for k in range(_TRIES):
-        z = _WIDER * step.rng.standard_normal(len(step.active))
+        z = WIDER * step.rng.standard_normal(len(step.active))
         z *= min(1.0, _WITHIN * most / np.linalg.norm(z)) / 2 ** (k // _AT_EACH)
         found[step.active] = step.reference.theta[step.active] + scaled(factor, z[None])[0]
         if np.isfinite(log_prior(step, found)):

@@ -31,7 +31,7 @@ _MISSED = 10.0
 # Times as many draws as elements, from which on their covariance is known. A choice, as for
 # `covariance_of` everywhere: eigenvalues are then good to a factor of two (Marchenko and Pastur
 # 1967).
-_KNOWN = 10
+KNOWN = 10
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def beyond(
         inside, outside = np.split(density, [len(bulk)])
         held = np.trapezoid(inside, bulk)
         mass = np.trapezoid(outside * tail, np.log(tail))
+        # x^2 over log x: a power more.
         square = np.trapezoid(outside * tail**3, np.log(tail))
         share = mass / (held + mass)
         if share * effective[line.element] > _MISSED:
@@ -95,7 +96,7 @@ def beyond(
 
 def _lines(draws: np.ndarray) -> tuple[np.ndarray, list[_Line]]:
     """Return the most central draw, and lines from there: of an element alone, and with others."""
-    low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
+    low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)  # quartiles
     scale = high - low
     moved = np.flatnonzero(scale > 0)
     if not len(moved):
@@ -114,7 +115,7 @@ def _lines(draws: np.ndarray) -> tuple[np.ndarray, list[_Line]]:
         alone = np.zeros(size)
         alone[e] = 1.0
         ways = [alone]
-        if 1 < size < len(draws) / _KNOWN:
+        if 1 < size < len(draws) / KNOWN:
             x = draws[:, e] - draws[:, e].mean()
             ways.append(x @ (draws - draws.mean(axis=0)) / (x @ x))
         lines += [_Line(int(e), sign * way, float(reach), float(max(other, 0.0))) for way in ways]

@@ -77,6 +77,7 @@ MODES = Rule(
 
 ACCEPTED = Rule(
     "accepted",
+    # A choice: with fewer than one in a hundred a run of 1,000 has ten values.
     "accepted proposals",
     0.01,
     "Use smaller proposals, or increase tune.",

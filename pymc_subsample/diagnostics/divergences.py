@@ -101,7 +101,7 @@ def loss(
 def effective_draws(thinned: np.ndarray, draws: int) -> float:
     """Effective draws of the slowest parameter, from 1 to all, by evenly spread ones, (m, a)."""
     found = np.asarray(array_stats.ess(thinned[None], chain_axis=0, draw_axis=1, method="mean"))
-    if len(thinned) < 8 or not np.isfinite(found).any():
+    if len(thinned) < 8 or not np.isfinite(found).any():  # a choice: fewer have no effective size
         return 1.0
     return float(np.clip(np.nanmin(found) * draws / len(thinned), 1.0, draws))
 

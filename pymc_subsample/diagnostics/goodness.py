@@ -111,7 +111,7 @@ def combined(*p_values: float) -> float:
     p = np.array([p for p in p_values if not np.isnan(p)])
     if not len(p):
         return np.nan
-    p = np.clip(p, 1e-15, 1 - 1e-15)
+    p = np.clip(p, 1e-15, 1 - 1e-15)  # the tangent of doubles is finite there
     above = np.where(p < 0.5, 1.0, -1.0) / np.tan(np.pi * np.minimum(p, 1 - p))
     return float(np.arctan2(1.0, np.mean(above)) / np.pi)
 
@@ -125,6 +125,7 @@ def _batch_starts(x: np.ndarray, most: int) -> np.ndarray | None:
         array_stats.ess(x, chain_axis=0, draw_axis=1, method="mean", relative=True)
     )
     relative = relative[np.isfinite(relative)]
+    # divides nothing by zero
     slowest = float(np.clip(relative.min(), 1e-6, 1.0)) if len(relative) else 1.0
     chains, draws = x.shape[:2]
     per_chain = int(np.clip(draws * slowest / _BATCH, 1, min(most, _MOST_BATCHES)))
@@ -183,6 +184,7 @@ def _stein_kernel(x: np.ndarray, score: np.ndarray, inside: np.ndarray) -> np.nd
     distance = spread + spread.T - 2 * weighted @ weighted.T
     return (
         (score @ score.T) * base**-0.5
+        # Derivatives of the inverse multiquadric kernel, the root of base.
         + (pull + pull.T + inside @ inside.T) * base**-1.5
         - 3 * distance * base**-2.5
     )

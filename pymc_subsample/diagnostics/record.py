@@ -208,6 +208,7 @@ class ChainRecord(MovingRecord):
         scale = np.sqrt(np.diag(cov))
         scale = np.where(scale > 0, scale, 1.0)
         shift = (self.mean[active] - reference[active]) / scale
+        # ten thousand times rounding
         solved = np.linalg.lstsq(cov / np.outer(scale, scale), shift, rcond=1e-10)[0]
         return float(np.sqrt(max(shift @ solved, 0.0)))
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample.compiled.process import one_thread
+from pymc_subsample.diagnostics.beyond_draws import KNOWN
 from pymc_subsample.diagnostics.goodness import combined, moment_test, shape_test
 from pymc_subsample.diagnostics.stein_boundaries import Edges, operated
 from pymc_subsample.diagnostics.weights import PosteriorMoments
@@ -171,7 +172,7 @@ def _guesses(expansion: Expansion, every: np.ndarray) -> list[np.ndarray]:
         matrix = Quadratic(expansion, reference).precision(np.arange(size))
         if np.all(np.isfinite(matrix)):
             found.append(covariance(matrix))
-    return [*found, covariance_of(flat, 10 * size)]
+    return [*found, covariance_of(flat, KNOWN * size)]
 
 
 def covariance_of(draws: np.ndarray, most: float) -> np.ndarray:

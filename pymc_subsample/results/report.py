@@ -21,6 +21,7 @@ from pymc_subsample.samplers.registry import samplers_of
 _SAID = "pms.report"
 
 _SIGNS = hmc.SIGN.remedy
+# A choice: a tenth of the draws is what is left of them.
 SIGN = Rule("sign", "effective share of signed draws", 0.1, _SIGNS, at_least=True)
 SIGN_DOUBT = Rule("sign", SIGN.title, 0.5, _SIGNS, severity="warn", at_least=True)
 

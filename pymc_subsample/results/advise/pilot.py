@@ -167,6 +167,7 @@ class NutsTrial:
                 return None
             self._tuning.append(sizes)
         tuning = np.concatenate(self._tuning)
+        # without the first steps of dual averaging
         later = float(np.mean(tuning[len(tuning) // 3 :]))
         if len(tuning) < _FEWEST_TUNE:
             return Gradients(later, later, CUT)

@@ -159,7 +159,10 @@ class Trials:
             return AllRows("pm.Metropolis", ("pm.sample", "pm.sample()"), rate, fixed)
         start = thread_time()
         each = nuts_cost.seconds_per_full_gradient(
-            step.expansion, step.prepared.reference, min(0.1, 0.2 * spare)
+            # A choice: a tenth of a second, `nuts_cost.TIMED_SECONDS`, or a fifth of what is left.
+            step.expansion,
+            step.prepared.reference,
+            min(0.1, 0.2 * spare),
         )
         trial = NutsTrial(step, self.seed)
         spare -= thread_time() - start

@@ -42,7 +42,7 @@ def audit(
     idata: xr.DataTree,
     *,
     model: pm.Model | None = None,
-    draws: int = 200,
+    draws: int = 200,  # a choice: passes over all rows; k-hat is judged up to 0.57 then
     var_names: Sequence[str] | str | None = None,
     kind: str = "auto",
     observed: Sequence[str] | None = None,

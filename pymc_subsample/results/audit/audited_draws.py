@@ -18,7 +18,7 @@ from pymc_subsample.diagnostics.reading_draws import (
     spread,
     to_theta,
 )
-from pymc_subsample.diagnostics.scores import by_scores, covariance_of, log_posteriors
+from pymc_subsample.diagnostics.scores import KNOWN, by_scores, covariance_of, log_posteriors
 from pymc_subsample.diagnostics.stein_boundaries import (
     ManyLinesError,
     edges_near,
@@ -201,7 +201,7 @@ def _ended_by_rows(
 ) -> tuple[bool, int]:
     """Whether rows end the density beside draws where it is not nil, and passes taken."""
     expansion, thetas, passes = draws.expansion, draws.flat, 0
-    scale = covariance_of(every.reshape(-1, thetas.shape[1]), 10 * thetas.shape[1])
+    scale = covariance_of(every.reshape(-1, thetas.shape[1]), KNOWN * thetas.shape[1])
 
     def level(points: np.ndarray) -> np.ndarray:
         nonlocal passes

@@ -197,7 +197,7 @@ def estimated(
     size = first if observations is None else np.size(observations)
     if isinstance(observations, int):
         size = observations
-    if 3 * size > left.n if observations is None else size == left.n:
+    if 3 * size > left.n if observations is None else size == left.n:  # a choice
         return of_all(left), none
     most = max(1, size // 2)
     effect = -np.abs(known.elpd - known.level)

@@ -193,6 +193,8 @@ def _warn_far(r: Raw, new: np.ndarray) -> None:
     usual, width = np.median(some, axis=0), np.subtract(high, low, dtype=float)
     with np.errstate(all="ignore"):
         gap = np.fmax(np.subtract(least, high, dtype=float), np.subtract(low, most, dtype=float))
+        # Choices: half of a width is beyond any new row of the same kind, ten times one is in other
+        # units.
         far = (gap > width / 2) | (np.fmax(usual - high, low - usual) > 10 * width)
     far = np.ravel(far & (width > 0))
     if far.any():

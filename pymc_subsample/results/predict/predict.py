@@ -40,7 +40,7 @@ def predict(
     model: pm.Model | None = None,
     data: Mapping[str, ArrayLike] | pd.DataFrame | Rows | Sequence[Rows] | None = None,
     kind: str = "mean",
-    draws: int = 500,
+    draws: int = 500,  # a choice: quantiles of 5% are then good to 1%
     prob: float | Sequence[float] | None = None,
     chunksize: int | None = None,
     new_levels: int | Sequence[str] = 0,

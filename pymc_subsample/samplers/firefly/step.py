@@ -196,6 +196,8 @@ def run(
 
 
 def _statistics(step: "FireflyMC", infos: dict[str, np.ndarray]) -> dict[str, Any]:
+    # A row that is looked at is evaluated three times, once of them for its bound; a bright one
+    # once for each proposal, or with gradients at both ends four times.
     per_move = 4 if moves.by_langevin(step) else 1
     rows = infos["n_bright"] + infos["rows_read"] / step.transitions_per_draw
     evaluations = 3 * infos["rows_read"] + per_move * infos["rows_moved"]

@@ -24,6 +24,7 @@ from pymc_subsample.samplers.minibatch.decision_errors import (
 
 IMPOSSIBLE = Rule("impossible", "rows that make a value impossible", 0.0, "Use epsilon=0.")
 _REMEDY = "Decrease epsilon or increase batch_size."
+# 0.05: a choice, as of `AusterityMH`, whose errors have either sign as well.
 ERROR = Rule("conditional_error", "error of conditional probabilities", 0.05, _REMEDY)
 SHIFT = Rule(
     "conditional_shift",

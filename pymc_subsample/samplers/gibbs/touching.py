@@ -53,7 +53,7 @@ def touching_rows(model: TallModel, elements: np.ndarray) -> Touching:
     positions = np.full(model.size, -1, dtype=np.int32)
     positions[elements] = np.arange(size)
     per_row = sum(map(_size, given)) + max(_size(n.inputs[0]) for n in nodes)
-    step = max(256, _NUMBERS // max(per_row, 1))
+    step = max(256, _NUMBERS // max(per_row, 1))  # a choice: fewer cost a call each
     pairs: list[tuple[np.ndarray, np.ndarray]] = []
     for first in range(0, model.n_rows, step):
         rows = slice(first, min(first + step, model.n_rows))

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pymc_subsample.chain.multimodality import MOST_SEEDS
 from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion import Expansion
 
@@ -38,7 +39,8 @@ def clustered_order(expansion: Expansion, n_clusters: int, rng: np.random.Genera
             z = (rows[vary] - mean[vary]) / sd[vary]
         return np.clip(np.nan_to_num(z, nan=0.0, posinf=_FAR, neginf=-_FAR), -_FAR, _FAR).T
 
-    seed = int(rng.integers(2**31))
+    seed = int(rng.integers(MOST_SEEDS))
+    # Three starts, as scikit-learn takes for `MiniBatchKMeans`.
     means = MiniBatchKMeans(n_clusters, random_state=seed, n_init=3).fit(standardised(sample))
     labels = np.concatenate([means.predict(standardised(rows)) for rows in expansion.chunks()])
     return np.argsort(labels, kind="stable").astype(np.uint32)

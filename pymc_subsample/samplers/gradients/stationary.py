@@ -61,8 +61,9 @@ def variances(
     def excess(damping: float) -> float:
         return float(np.mean(solved(damping)[1])) - temperature
 
-    most = 1.9 / h
+    most = 1.9 / h  # beyond 2 / h velocities grow
     damping = friction + h * float(np.mean(noise)) / (2 * temperature)
+    # A choice: within a factor of four of what the noise alone would have.
     low, high = (float(np.clip(damping * factor, 0.0, most)) for factor in (0.25, 4.0))
     if not np.inf > excess(low) > 0 > excess(high):
         return solved(np.inf)
@@ -146,7 +147,7 @@ def spectrum(
     if precision.ndim == 1:
         return precision, np.diag(noise), None
     curvature, directions = np.linalg.eigh(precision)
-    curvature = np.maximum(curvature, 1e-12 * curvature[-1])
+    curvature = np.maximum(curvature, 1e-12 * curvature[-1])  # ten thousand times rounding
     return curvature, np.einsum("ij,ik,kj->j", directions, noise, directions), directions
 
 

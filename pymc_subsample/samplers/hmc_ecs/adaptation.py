@@ -61,6 +61,7 @@ def adapt(step: "HMCECS", theta: np.ndarray, info: dict[str, float]) -> Notice |
         if moved:
             cause = "the chain settled away from the reference point"
             recentre(step, theta)
+        # a choice: before the bound
         elif step.may_resize and tuning.noise() > 0.9 * VARIANCE_BOUND:
             cause = "the estimate is noisier on the way than was predicted"
             enlarge(step, tuning.noise() / VARIANCE_AIM)
@@ -151,6 +152,7 @@ def measured_perturbation(step: "HMCECS") -> float:
 
 def enlarge(step: "HMCECS", ratio: float) -> None:
     """Take more rows, if the ratio says so: what was predicted at a few points is larger."""
+    # 10: sizes that divide well.
     unit, before = step.given["n_blocks"] or 10, step.subsample_size
     wanted = before * min(ratio, _MOST_GROWTH) if np.isfinite(ratio) else 0.0
     wanted = -int(-wanted // unit) * unit

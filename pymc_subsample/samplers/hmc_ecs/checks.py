@@ -304,6 +304,7 @@ def _distance_check(
     record: ChainRecord, reference: Reference, active: np.ndarray, harmless: bool, given: bool
 ) -> Check:
     """Say whether the reference is distant, unless that is known to do no harm."""
+    # A draw is about the root of their number away, and three more.
     distance, bound = record.distance(reference.theta, active), 3 + np.sqrt(len(active))
     return DISTANCE.check(
         distance / bound,

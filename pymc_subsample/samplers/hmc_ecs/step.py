@@ -66,6 +66,7 @@ def _report(step: "HMCECS") -> None:
     parts = subsample_size // MINIBATCH if step.kind == BLOCK_POISSON else subsample_size
     few = min(FEWEST_BLOCKS, parts)
     if step.given["n_blocks"] is None and step.n_blocks < few:
+        # Multiples of ten have divisors.
         near = min(round(subsample_size / 10), n // 10) * 10
         _log.info(
             f"HMCECS: subsample_size={subsample_size} has no divisor from {FEWEST_BLOCKS} to "

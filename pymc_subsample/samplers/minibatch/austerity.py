@@ -38,7 +38,7 @@ def _conclude(step: Any, errors: AcceptanceErrors) -> None:
     slowest = step.record.autocorrelation(step.active) ** (1 / step.transitions_per_draw)
     if not len(errors.error):
         return
-    bound = min(1.0, errors.limit / max(1 - slowest, 1e-12))
+    bound = min(1.0, errors.limit / max(1 - slowest, 1e-12))  # divides nothing by zero
     _log.info(
         f"AusterityMH: on {len(errors.error) // 2} proposals of this chain the acceptance "
         f"probability was off by at most {errors.limit:.2g}, three standard errors of a "

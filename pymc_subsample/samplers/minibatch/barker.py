@@ -70,6 +70,7 @@ class MinibatchBarkerMH(ChainStep, shares=set_up):
         cause=_cause,
         remedies=_remedies,
         error="clt_error",
+        # Agrawal et al. 2023; of Langevin proposals a choice.
         aims=Aims(one=0.27, many=0.158, drifting=0.4, scale=2.46),
         with_all_rows=lambda step: barker_test,
     )

@@ -188,6 +188,7 @@ def solve_correction(sigma: float) -> BarkerCorrection:
     """Return the correction for sigma, computed afresh; see `barker_correction`."""
     if sigma >= _SMALLEST_SOLVED:
         return _measured(sigma, *_solve_minimax(sigma), _SPACING / _CONSTRAINTS)
+    # A choice: points are two thirds of a standard deviation apart.
     refinement = min(int(np.ceil(1.5 * _SPACING / sigma)), _LARGEST_REFINEMENT)
     base = _spread(*_solve_minimax(_BASE_SIGMA), np.sqrt(_BASE_SIGMA**2 - sigma**2), refinement)
     return _measured(sigma, *base, _SPACING / refinement / _CONSTRAINTS)
@@ -220,7 +221,7 @@ def _solve_minimax(sigma: float) -> tuple[np.ndarray, np.ndarray]:
             bounds=np.column_stack((lower, np.full_like(lower, np.inf))),
         )
         probabilities = np.maximum(probabilities + scale * found[:-1], 0.0)
-        probabilities[probabilities < 1e-15] = 0.0
+        probabilities[probabilities < 1e-15] = 0.0  # rounding
         probabilities /= probabilities.sum()
         scale = np.max(np.abs(target - matrix @ probabilities))
     both = np.concatenate((-points[:0:-1], points))
@@ -230,6 +231,7 @@ def _solve_minimax(sigma: float) -> tuple[np.ndarray, np.ndarray]:
 
 def _solve(cost: np.ndarray, **programme: Any) -> np.ndarray:
     """Return the solution of a linear programme; where a method gives up, try the next."""
+    # A hundredth of the defaults, and of the smallest error.
     options = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9}
     for method in ("highs-ds", "highs-ipm", "highs"):
         found = linprog(cost, method=method, options=options, **programme)

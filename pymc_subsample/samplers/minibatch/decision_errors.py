@@ -27,6 +27,8 @@ from pymc_subsample.samplers.minibatch.kernel import control_change
 # are then good to 1%, the root of 1 / 8,000; of 30 to a tenth.
 _DECISIONS = 2_000
 _FEWEST = 30
+# Standard errors that are no doubt: three are exceeded once in 370 times.
+ERRORS = 3
 # Acceptance probabilities below this say too little of the log-ratio. A choice: chains hardly
 # ever take such moves.
 _SMALLEST = 0.02
@@ -76,7 +78,7 @@ class PilotErrors:
     @property
     def worst(self) -> float:
         """Largest size of an error beyond three standard errors of the pilot."""
-        return float(np.max(np.abs(self.error) - 3 * self.noise, initial=0.0))
+        return float(np.max(np.abs(self.error) - ERRORS * self.noise, initial=0.0))
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class AcceptanceErrors(PilotErrors):
     @property
     def limit(self) -> float:
         """Size that no error exceeds, but for three standard errors of the pilot."""
-        return float(np.max(np.abs(self.error) + 3 * self.noise, initial=0.0))
+        return float(np.max(np.abs(self.error) + ERRORS * self.noise, initial=0.0))
 
     @property
     def rise(self) -> float:
@@ -122,11 +124,12 @@ class AcceptanceErrors(PilotErrors):
             return 0.0, 0.0
         implied = np.log(forth[use] / back[use])
         noise = np.hypot(self.noise[::2][use] / forth[use], self.noise[1::2][use] / back[use])
-        noise = np.maximum(noise, 1e-6)
+        noise = np.maximum(noise, 1e-6)  # divides nothing by zero
         weights = delta / noise**2
         slope = (weights @ implied) / (weights @ delta)
         error = 1 / np.sqrt(weights @ delta)
-        sure = float(np.clip(1.0, slope - 3 * error, slope + 3 * error))
+        sure = float(np.clip(1.0, slope - ERRORS * error, slope + ERRORS * error))
+        # Where decisions hardly depend on the ratio, a thousand times.
         return float(max(slope, 1e-6) ** -0.5 - 1), max(sure, 1e-6) ** -0.5 - 1
 
 
@@ -161,7 +164,7 @@ class RepeatedDecisions:
 def largest_share(y: np.ndarray) -> float:
     """Share that one row has in the sum of squares of terms, at most."""
     spread = (y - y.mean()) ** 2
-    return float(spread.max() / max(spread.sum(), 1e-300))
+    return float(spread.max() / max(spread.sum(), 1e-300))  # divides nothing by zero
 
 
 def acceptance_errors(

@@ -265,6 +265,7 @@ def weight(step: Any) -> float:
 
 def _statistics(step: Any, infos: dict[str, np.ndarray]) -> dict[str, Any]:
     tested, proposed = infos["rows_tested"], infos["rows_proposed"]
+    # At both ends, and with gradients there.
     evaluations = 2 * tested + 4 * proposed
     if step.control_variate_order:
         uses = 2 if by_langevin(step) else 1

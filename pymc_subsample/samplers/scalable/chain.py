@@ -170,7 +170,7 @@ def _statistics(step: "ScalableMH", infos: dict[str, np.ndarray]) -> dict[str, A
         "rows_accepted": np.where(decisions > 0, infos["rows_accepted"], np.nan),
         "rows_read": read,
         "passes": infos["rows_passed"] / step.n_rows,
-        "n_evaluations": 3 * read.astype(int) + exact,
+        "n_evaluations": 3 * read.astype(int) + exact,  # at the reference, here and there
         "step_size": step.step_size,
         "data_share": read / np.maximum(decisions, 1.0) / step.n_rows,
     }

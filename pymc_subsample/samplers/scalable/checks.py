@@ -79,6 +79,7 @@ class ProposalRecord(ChainRecord):
     @property
     def usual_stay(self) -> float:
         """Decisions that only one in a thousand chains of this acceptance stays for longer."""
+        # whose logarithms are finite
         rejected = float(np.clip(1.0 - self.accepted, 1e-3, 1.0 - 1e-6))
         return 1.0 + np.log(_RARE / max(self.decisions, 1.0)) / np.log(rejected)
 

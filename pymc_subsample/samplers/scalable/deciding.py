@@ -10,6 +10,7 @@ from pymc_subsample.bounds.remainders import RowBounds, bound_rows
 from pymc_subsample.bounds.thinning import DRAW, EXACT, GRADIENTS, gradient_time
 from pymc_subsample.chain.nuts_cost import DRAWS, FEW_GRADIENTS, counted_gradient
 from pymc_subsample.chain.nuts_instead import SAVED_SECONDS
+from pymc_subsample.chain.points import WIDER
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.factors import scaled
@@ -34,9 +35,6 @@ _FEWEST_COMPARED, _MOST_COMPARED, _COMPARED_ROWS = 16, 400, 4_000_000
 # and points at which those that it should read are looked for. A choice: there is little to gain
 # above it.
 _ACCEPTED, _FEWEST_TRIED, _MOST_TRIED, _TRIED_ROWS = 0.9, 32, 200, 40_000_000
-# How much wider than the posterior these are spread, as starts of chains: a surrogate that lacks
-# mass in a tail holds chains there.
-_WIDER = 1.5
 # Per decision: fewer are not worth looking for. A choice.
 _FEW_ROWS = 1.0
 # What sharper decisions, of which more accept, may take: of the time of others, and of a draw's.
@@ -114,8 +112,9 @@ class Deciding:
             return found
         at = modes[0].reference
         count = int(np.clip(_TRIED_ROWS / self._second.n_rows, _FEWEST_TRIED, _MOST_TRIED))
+        # As wide as starts of chains: a surrogate that lacks mass in a tail holds chains there.
         self.exact = exact_rows(
-            self._second, at, self._points(at, modes[0].factor, count, _WIDER),
+            self._second, at, self._points(at, modes[0].factor, count, WIDER),
             temperature=self._scale["temperature"], gradients=GRADIENTS, row=EXACT,
             others=DRAW + self.moving_time(GRADIENTS) + self._tables[-1][1].reading.time,
         )  # fmt: skip

@@ -197,7 +197,7 @@ def exact_rows(
     rows = expansion.take(index)
     varying = _varying(remainders(expansion, [rows], reference.center, points))
     left = total[:, None] - np.column_stack([np.zeros(len(points)), np.cumsum(varying, axis=1)])
-    tried = np.unique(np.r_[0, np.geomspace(8, most, _TRIED).astype(int)])
+    tried = np.unique(np.r_[0, np.geomspace(8, most, _TRIED).astype(int)])  # fewer are no gain
     tried = tried[tried <= most]
     # Of normal log-ratios between posterior and surrogate, the share of draws that are effective.
     effective = np.exp(-left[:, tried].var(axis=0) / temperature**2)
@@ -217,4 +217,5 @@ def _normal_acceptance(mean: float, variance: float) -> float:
         return float(np.exp(min(mean, 0.0)))
     sd = np.sqrt(variance)
     up = ndtr((mean - variance / 2) / sd)
+    # which overflows beyond
     return float(up + np.exp(min(mean, 700.0)) * ndtr(-(mean + variance / 2) / sd))
