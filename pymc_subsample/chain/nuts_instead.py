@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pymc.exceptions import SamplingError
@@ -23,7 +23,6 @@ from pymc_subsample.diagnostics.checks import amount
 
 if TYPE_CHECKING:
     from pymc_subsample.chain.engine import ChainStep
-    from pymc_subsample.samplers.hmc_ecs.step import HMCECS
 
 # Of the rows, from which reading all of them is tried, and from which it may be faster. A choice:
 # of fewer rows a trial of NUTS is not worth its time.
@@ -128,8 +127,8 @@ class Beside:
     use: str = ""  # Code of what saves so much.
 
 
-def beside_all_rows(step: "HMCECS", drawn: tuple[float, float] | None = None) -> Beside:
-    """Compare a step with NUTS on all rows, if it reads many of them.
+def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Beside:
+    """Compare a step with NUTS on all rows, if its estimates read many of them, `share`.
 
     `drawn` are seconds and gradients per draw of a chain that runs; None for those of a trial.
     """
@@ -157,11 +156,11 @@ def beside_all_rows(step: "HMCECS", drawn: tuple[float, float] | None = None) ->
     )
     faster = step.exact and found.seconds < found.full_seconds
     if pays(found.seconds, found.full_seconds) or faster:
-        return Beside(f"{times}. HMCECS is the faster one")
+        return Beside(f"{times}. {type(step).__name__} is the faster one")
     use = code if pays(found.full_seconds, found.seconds) else ""
     return Beside(f"{times}. Use {code}, which is exact", use)
 
 
-def _all(step: "HMCECS") -> str:
+def _all(step: "ChainStep") -> str:
     """Say what NUTS evaluates: of a model without its local variables, all units."""
     return "all rows" if step.units is None else "all units, without local variables too,"
