@@ -30,8 +30,7 @@ TAIL = Rule(
 # 0.6745), of the quartiles of a normal distribution.
 _FAR = 4.0
 _OF_QUARTILES = 0.7413
-# Fewest draws that tell what is usual, which minibatch tests keep, and rows that are read at
-# most. Choices: minibatch tests keep eight.
+# Fewest draws that tell what is usual: as many as minibatch tests keep.
 _FEWEST = 8
 # Times the farthest draw's distance where the density is looked at, and how much powers from one of
 # them to the next may differ: an exponential tail's are a multiple of each other.

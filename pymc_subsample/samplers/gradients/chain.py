@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 # A step diverges whose drift exceeds so many standard deviations of its noise, or its kick so
 # many of the momenta: it leads 4 to 5 posterior standard deviations away at automatic step sizes.
-#
 _MOST_DRIFT = 10.0
 
 

@@ -40,7 +40,7 @@ def clustered_order(expansion: Expansion, n_clusters: int, rng: np.random.Genera
         return np.clip(np.nan_to_num(z, nan=0.0, posinf=_FAR, neginf=-_FAR), -_FAR, _FAR).T
 
     seed = int(rng.integers(MOST_SEEDS))
-    # Three starts, as scikit-learn takes for `MiniBatchKMeans`.
+    # Three starts, as scikit-learn took for `MiniBatchKMeans`.
     means = MiniBatchKMeans(n_clusters, random_state=seed, n_init=3).fit(standardised(sample))
     labels = np.concatenate([means.predict(standardised(rows)) for rows in expansion.chunks()])
     return np.argsort(labels, kind="stable").astype(np.uint32)

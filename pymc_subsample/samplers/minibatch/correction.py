@@ -231,7 +231,7 @@ def _solve_minimax(sigma: float) -> tuple[np.ndarray, np.ndarray]:
 
 def _solve(cost: np.ndarray, **programme: Any) -> np.ndarray:
     """Return the solution of a linear programme; where a method gives up, try the next."""
-    # A hundredth of the defaults, and of the smallest error.
+    # A hundredth of HiGHS's defaults.
     options = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9}
     for method in ("highs-ds", "highs-ipm", "highs"):
         found = linprog(cost, method=method, options=options, **programme)
