@@ -7,7 +7,7 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.results.advise.result import DAY, HOUR, Advice, duration, shortened
-from pymc_subsample.results.plots.shared import GREY, bars, collection, decorate, pairs, picture
+from pymc_subsample.results.plots.figures import GREY, bars, collection, decorate, pairs, picture
 
 _MOST_TICKS = 8  # That are legible side by side.
 _CHOSEN, _OTHER = "C1", "C0"

@@ -9,7 +9,7 @@ from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.diagnostics.findings import COLOURS, Finding
 from pymc_subsample.results.audit.result import Audit
-from pymc_subsample.results.plots.shared import GREY, bars, collection, decorate, picture
+from pymc_subsample.results.plots.figures import GREY, bars, collection, decorate, picture
 from pymc_subsample.results.plots.subsamples import draw_traces, traces
 from pymc_subsample.results.report import report
 from pymc_subsample.samplers.hmc_ecs.checks import NOISE

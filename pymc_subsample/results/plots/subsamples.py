@@ -9,7 +9,7 @@ from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.diagnostics.integrals import counted, worded
 from pymc_subsample.results.efficiency import per_step, subsampling_statistics
-from pymc_subsample.results.plots.shared import GREY, collection, decorate, named, picture, xy
+from pymc_subsample.results.plots.figures import GREY, collection, decorate, named, picture, xy
 from pymc_subsample.samplers.hmc_ecs.checks import NOISE, REFRESH
 
 _WINDOWS = 50  # Over which numbers are averaged.

@@ -10,6 +10,7 @@ from pymc_subsample.rows.sources.arrow_tables import (
     parquet_files,
     parquet_identity,
 )
+from pymc_subsample.rows.sources.blocks import Options
 from pymc_subsample.rows.sources.frames import (
     dask_blocks,
     frame_blocks,
@@ -18,7 +19,6 @@ from pymc_subsample.rows.sources.frames import (
     is_pandas,
     xarray_blocks,
 )
-from pymc_subsample.rows.sources.shared import Options
 from pymc_subsample.rows.writing import RowBlocks
 
 __all__ = [

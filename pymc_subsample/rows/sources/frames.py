@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_subsample.rows.row_store import glimpse
 from pymc_subsample.rows.sources.arrow_tables import arrow_blocks, arrow_identity
-from pymc_subsample.rows.sources.shared import BLOCK, Options, PartReader, blocks, word
+from pymc_subsample.rows.sources.blocks import BLOCK, Options, PartReader, blocks, word
 from pymc_subsample.rows.writing import RowBlock, RowBlocks
 
 

@@ -1,4 +1,4 @@
-"""What all tables share: which columns are kept, codes for words, and rows with missing values."""
+"""Blocks of rows of any table: columns that are kept, codes for words, rows with missing values."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
