@@ -87,7 +87,7 @@ class Decision:
     cause: Callable[[Any], str]
     remedies: Callable[[Any], list[str]]
     error: str = "test_error"  # What its own error is called among the statistics.
-    batch_size: int = 100  # Rows to start with, unless others are given.
+    batch_size: int = arguments.BATCH  # Rows to start with, unless others are given.
     aims: Aims = moves.USUAL
     # ``with_all_rows(step)`` returns what it decides with all rows, a function as `metropolis`.
     with_all_rows: Callable[[Any], Callable] = lambda step: metropolis
