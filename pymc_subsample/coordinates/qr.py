@@ -31,6 +31,7 @@ _ROWS, _LOST = 2_000, 1e-3
 # What others leave of a column of length one, in units of the rounding of draws over the posterior
 # standard deviation of n rows: below that draws do not hold the direction.
 _LEFT = 20 * np.finfo(float).eps
+# Columns that are taken apart together, at most; models of more are left as they are. A choice.
 _MOST = 20
 
 

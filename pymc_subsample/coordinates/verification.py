@@ -13,7 +13,9 @@ from pymc_subsample.model import TallModel
 
 _log = logging.getLogger("pymc.subsample")
 
-_DISTANCES = (0.0, 0.3)  # Of points from the initial one, on PyMC's unconstrained scale.
+# Of points from the initial one, on PyMC's unconstrained scale. A choice: the point itself and
+# one that nobody chose.
+_DISTANCES = (0.0, 0.3)
 _STEP = 1e-5  # Of central differences: about the cube root of the rounding of doubles.
 _TOLERANCE = 1e-5  # Far above what such differences leave of a smooth map.
 # Of the slope in a random direction, beside what differences tell of it. A choice: ten times the

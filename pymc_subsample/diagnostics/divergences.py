@@ -36,6 +36,9 @@ from pymc_subsample.diagnostics.record import ChainRecord, StepRecord
 
 # What rules of these are called, by the kind of sampler.
 RULE_NAMES = ("divergences", "diverged")
+# Distance of divergences from the mean, in standard deviations, that is the least; and how many
+# times as far what they hide may be, which covers chains that are kept out of a known region: a
+# choice.
 NEAREST = 1.0
 _MARGIN = 3.0
 

@@ -23,7 +23,7 @@ from pymc_subsample.validation import shown
 _log = logging.getLogger("pymc.subsample")
 
 PARTIAL = "partial"
-# Files that are named, and where a source says which it was made from.
+# Files that are named, and where a source says which it was made from. A choice.
 _FILES, FILES = 3, "files (path, size, mtime)"
 _FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
 # Left free on a disk. A choice: 16 MB, for the header and what others write meanwhile.

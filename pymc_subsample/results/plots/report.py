@@ -25,7 +25,8 @@ _TRACED = {
 # What a number is where there is nothing to complain of; 0 unless it is here.
 _IDEAL = {"r_hat": 1.0}
 _TICKS = {0.0: "ideal", 0.5: "bound", 10 / 11: "10 times"}
-_WIDTH = 44  # Characters of a line of names.
+# Characters of a line of names. A choice.
+_WIDTH = 44
 
 
 @picture

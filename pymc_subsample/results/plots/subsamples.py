@@ -12,7 +12,8 @@ from pymc_subsample.results.efficiency import per_step, subsampling_statistics
 from pymc_subsample.results.plots.figures import GREY, collection, decorate, named, picture, xy
 from pymc_subsample.samplers.hmc_ecs.checks import NOISE, REFRESH
 
-_WINDOWS = 50  # Over which numbers are averaged.
+# Over which numbers are averaged. A choice: what a panel shows apart.
+_WINDOWS = 50
 _PANELS = {
     "subset_accepted": ("Refreshes accepted", REFRESH.bound),
     "loglik_variance": ("Variance of estimate", NOISE.bound),
@@ -106,7 +107,8 @@ def draw_traces(pc: PlotCollection, traced: Traces) -> None:
         decorate(pc, stats[[name]], title=title, xlabel="Draw", ylim=ylim)
 
 
-_BINS = 40  # Of a histogram.
+# Of a histogram. A choice.
+_BINS = 40
 
 
 @picture

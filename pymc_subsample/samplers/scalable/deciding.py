@@ -43,7 +43,8 @@ _DEARER, _SHARE = 1.25, 0.25
 # Products of three coefficients that are worth summing over the rows, and their sums that are
 # worth keeping. A choice of time, and 32 MB.
 _MOST_TERMS, _MOST_CUBES = 3e10, 4_000_000
-# Seconds that bounds on fourth derivatives may take, where nobody asked for them: as such sums do.
+# Seconds that bounds on fourth derivatives may take, where nobody asked for them: as such sums
+# do. A choice of patience.
 _OF_THIRD = 10.0
 
 
