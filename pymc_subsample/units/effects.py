@@ -131,11 +131,12 @@ def effects(
             if not sampled and name in states:
                 shares[name].append(np.stack([np.mean(values == x, axis=0) for x in states[name]]))
     result = _dataset(graphs, posterior, quantities, pieces, labels, None if sampled else probs)
-    for name, parts in shares.items() if not sampled else ():
-        like, value = result[name].isel(statistic=0, drop=True), f"{name}_value"
-        found = like.expand_dims({value: states[name]})
-        axis = found.get_axis_num(like.dims[graphs.grouping.own[name]])
-        result[f"{name}_probability"] = found.copy(data=np.concatenate(parts, axis=axis))
+    for name, parts in shares.items():
+        if parts:
+            like, value = result[name].isel(statistic=0, drop=True), f"{name}_value"
+            found = like.expand_dims({value: states[name]})
+            axis = found.dims.index(like.dims[graphs.grouping.own[name]])
+            result[f"{name}_probability"] = found.copy(data=np.concatenate(parts, axis=axis))
     return result
 
 

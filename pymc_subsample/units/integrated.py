@@ -21,7 +21,7 @@ from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
-from pymc_subsample.units.layout import Table, places, tables
+from pymc_subsample.units.layout import Counted, Table, counted, places, tables
 from pymc_subsample.units.moving import newton
 from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.reading import Reading
@@ -75,11 +75,12 @@ def add_units(model: pm.Model, marginal: Marginal) -> None:
     graphs = marginal.functions.graphs
     shared = {v: _tensor(model[name]) for name, v in graphs.shared.items()}
     name = " ".join(graphs.grouping.names)
-    for table in tables(marginal.functions):
+    parts = counted(marginal.functions)
+    for table in tables(parts, len(marginal.functions.levels)):
         some = table.of(_CHECKED)
-        check_table(marginal, some.units, log_likelihood(marginal, some, "checked"))
+        check_table(marginal, some.units, log_likelihood(marginal, parts, some, "checked"))
         label = f"{name}: units of {' and '.join(map(str, table.lengths))} rows"
-        term = log_likelihood(marginal, table, label)
+        term = log_likelihood(marginal, parts, table, label)
         if graphs.conditions:
             term = _CONDITION(term, pt.all(pt.stack(graphs.conditions)))
         pm.Potential(label, rebuild([term], dict(shared))[0])
@@ -105,21 +106,24 @@ class _Rows:
     part: RowGraph
     columns: dict[Variable, Variable]
     length: int
-    counts: Variable | None  # Which of them count, if not all do.
+    counts: Variable | None  # Which of them count, or how often, if not each does once.
 
     def summed(self, graph: Variable, local: Mapping[Variable, Variable]) -> Variable:
         """Add up a function of a row over the rows of each unit, (units, nodes)."""
         found = vectorised(graph, {**self.columns, **local})
         if self.counts is not None:
-            found = pt.switch(self.counts, found, 0.0)
+            often = self.counts.type.dtype != "bool"
+            found = pt.switch(self.counts, found * self.counts if often else found, 0.0)
         return found.sum(axis=2)
 
 
-def log_likelihood(marginal: Marginal, table: Table, name: str) -> Variable:
+def log_likelihood(
+    marginal: Marginal, parts: Sequence[Counted], table: Table, name: str
+) -> Variable:
     """Return the log-likelihood of each unit of a table."""
     data = partial(_data, name)
-    parts = list(_rows(marginal.functions, table, data))
-    each = [_at(marginal, parts, *group) for group in _nodes(marginal, table, parts, data)]
+    rows = list(_rows(marginal.functions, parts, table, data))
+    each = [_at(marginal, rows, *group) for group in _nodes(marginal, table, rows, data)]
     total = pt.concatenate(each, axis=1) if len(each) > 1 else each[0]
     return pt.logsumexp(total, axis=1)
 
@@ -151,7 +155,7 @@ def _at(
     """Return what nodes add to the likelihood of units, as logarithms (units, nodes)."""
     graphs, total = marginal.functions.graphs, log_weights
     for rows in parts:
-        repeated = 1 if broadcasts(rows.part.output) else rows.length
+        repeated = 1 if broadcasts(rows.part.output, list(rows.part.local)) else rows.length
         found = rows.summed(rows.part.output, _local(graphs, rows.part, u, repeated))
         if graphs.states is not None:
             found = _of_a_state(found, graphs)
@@ -170,18 +174,22 @@ def _data(name: str, what: str, value: np.ndarray) -> Variable:
     return pytensor.shared(value, name=f"{name}, {what}", shape=value.shape)
 
 
-def _rows(functions: UnitFunctions, table: Table, data: Callable) -> Iterator[_Rows]:
-    for t, (part, rows) in enumerate(zip(functions.parts, functions.data, strict=True)):
+def _rows(
+    functions: UnitFunctions, parts: Sequence[Counted], table: Table, data: Callable
+) -> Iterator[_Rows]:
+    for t, (part, rows) in enumerate(zip(functions.parts, parts, strict=True)):
         length = 1 if t == 0 else table.lengths[t - 1]
         if not length:
             continue
         at, counts = places(rows, table.units, length)
         columns = {}
-        for c, (v, column) in enumerate(zip(part.columns, rows.columns, strict=True)):
+        for c, (v, column) in enumerate(zip(part.columns, rows.rows.columns, strict=True)):
             axis = part.columns[v].axis
             values = np.moveaxis(np.take(column, at, axis=axis), axis, 0)
             columns[v] = data(f"{t}_{c}", np.ascontiguousarray(values))[:, None]
-        some = None if counts.all() else data(f"{t}_rows", counts)[:, None, :]
+        once = counts.max() == 1
+        some = data(f"{t}_rows", counts.astype(bool if once else np.float64))[:, None, :]
+        some = None if once and counts.all() else some
         yield _Rows(part, columns, length, some)
 
 

@@ -1,25 +1,32 @@
 """Graphs of rows over tables: of units, nodes, and the rows of a unit, along axes of their own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pytensor.tensor as pt
-from pymc.pytensorf import constant_fold
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
+from pymc_subsample.graph.concrete import depends_on
 from pymc_subsample.graph.nodes import index_entries
 
 # Axes in front of those of rows: units and nodes.
 _FRONT = 2
 
 
-def broadcasts(output: Variable) -> bool:
-    """Whether what is the same in all rows of a unit may have one of them, in all of a graph."""
-    return all(isinstance(node.op, Elemwise | DimShuffle) for node in toposort([output]))
+def broadcasts(output: Variable, local: Sequence[Variable]) -> bool:
+    """Whether what is the same in all rows of a unit may have one of them, in all of a graph.
+
+    Such an index may have one where it picks from what is not of the unit.
+    """
+    own = depends_on([output], list(local))
+    return all(
+        isinstance(node.op, Elemwise | DimShuffle)
+        or (isinstance(node.op, AdvancedSubtensor) and node.inputs[0] not in own)
+        for node in toposort([output])
+    )
 
 
 def vectorised(output: Variable, replaced: Mapping[Variable, Variable]) -> Variable:
@@ -38,19 +45,6 @@ def vectorised(output: Variable, replaced: Mapping[Variable, Variable]) -> Varia
     return vectorize_graph(output, memo)
 
 
-def _alike(node: Apply, table: Variable, index: list[Variable]) -> Variable | None:
-    """Return what is picked by indices that are the same everywhere, picked once."""
-    known = constant_fold(index, raise_not_constant=False)
-    if any(isinstance(x, Variable) or (x != x.flat[0]).any() for x in known):
-        return None
-    first = [x[(slice(1),) * x.ndim] for x in known]
-    new = AdvancedSubtensor(node.op.idx_list)(table, *first)
-    before = next(i for i, e in enumerate(index_entries(node)) if isinstance(e, Variable))
-    shape = np.broadcast_shapes(*(x.shape for x in known))
-    after = new.type.ndim - before - len(shape)
-    return new * np.ones((*[1] * before, *shape, *[1] * after), dtype=new.type.dtype)
-
-
 def _indexed(node: Apply, table: Variable, index: list[Variable]) -> Variable | None:
     if all(new.type.ndim == old.type.ndim for new, old in zip(index, node.inputs[1:], strict=True)):
         return None
@@ -61,9 +55,7 @@ def _indexed(node: Apply, table: Variable, index: list[Variable]) -> Variable | 
     if not whole or arrays != list(range(first, last + 1)):
         return None
     if table.type.ndim == node.inputs[0].type.ndim:
-        new = _alike(node, table, index)
-        if new is None:
-            new = AdvancedSubtensor(node.op.idx_list)(table, *index)
+        new = AdvancedSubtensor(node.op.idx_list)(table, *index)
         return pt.moveaxis(new, range(first, first + _FRONT), range(_FRONT))
     if first:
         return None

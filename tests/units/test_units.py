@@ -1,6 +1,7 @@
 """Local variables are found, in any spelling; integrals and modes are those of their units."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pymc as pm
@@ -12,7 +13,7 @@ import pymc_subsample as pms
 from pymc_subsample.units.choosing import chosen
 from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.graphs import unit_graphs
-from pymc_subsample.units.layout import places, tables
+from pymc_subsample.units.layout import counted, places, tables
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reading import read, standardised
@@ -200,17 +201,31 @@ def test_the_reference_is_about_the_mode():
     assert found[0] == pytest.approx(expected, abs=0.02 / np.sqrt(weights.sum()))
 
 
-def test_tables_hold_each_row_once():
+@pytest.mark.parametrize("alike", [False, True])
+def test_tables_hold_each_row_once(alike):
+    """Or rows of a unit that are alike once, as many times as there are of them."""
     sizes = [1, 3, 300, 1, 2, 40, 41, 300, 7]
     functions = functions_of(hostile(sizes, 1.0), ["z"])
-    rows = functions.data[1]
-    seen = []
-    for table in tables(functions):
-        at, counts = places(rows, table.units, table.lengths[0])
+    if not alike:
+        number = np.arange(sum(sizes)) / 7.0
+        first, rows = functions.data
+        functions.data = [first, replace(rows, columns=[number + 0 * x for x in rows.columns])]
+    parts = counted(functions)
+    rows, seen = parts[1].rows, []
+    for table in tables(parts, len(sizes)):
+        at, counts = places(parts[1], table.units, table.lengths[0])
         assert counts.sum(axis=1).tolist() == [sizes[unit] for unit in table.units]
         assert np.all(rows.unit[at] == table.units[:, None])
-        seen += at[counts].tolist()
-    assert sorted(seen) == list(range(sum(sizes)))
+        seen += at[counts > 0].tolist()
+    assert sorted(seen) == list(range(len(rows.unit)))
+    if alike:
+        [y], [before] = rows.columns, functions.data[1].columns
+        pairs = np.column_stack([functions.data[1].unit, before])
+        unique, times = np.unique(pairs, axis=0, return_counts=True)
+        found = np.column_stack([rows.unit, y, parts[1].times])
+        assert {tuple(x) for x in found} == {(*x, n) for x, n in zip(unique, times, strict=True)}
+    else:
+        assert len(rows.unit) == sum(sizes)
 
 
 def test_what_is_integrated_out_is_said(caplog):
