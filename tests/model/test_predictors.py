@@ -12,7 +12,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.graph.numpy_functions import evaluate
-from pymc_subsample.model import TallModel, TallModelError
+from pymc_subsample.model import TallModel
 from pymc_subsample.model.identity import extremes
 from pymc_subsample.model.predictors import find_predictors
 
