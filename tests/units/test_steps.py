@@ -264,7 +264,7 @@ def test_integrals_of_too_few_nodes_fail_in_the_report_and_in_an_audit(monkeypat
 @pytest.mark.slow
 def test_an_audit_is_of_the_marginal_posterior():
     audit = pms.audit(idata(), model=model(), draws=100)
-    assert audit.kind == "weights"
+    assert (audit.kind, audit.counted) == ("weights", "units")
     exact = on_a_grid()
     for name, (mean, sd, _) in exact.items():
         row = audit.table.to_dataframe().loc[name]
