@@ -108,8 +108,9 @@ def read_arguments(
         rows, each with few rows, which would be as many parameters. The chain moves the others, on
         their marginal posterior, and subsamples units, all rows of a level, in place of rows; local
         variables are drawn, exactly, given each draw that is stored. "auto": those of the grouping
-        that has many levels of few rows, unless `vars`, `observed`, `dim` or `data` are given. See
-        `marginalize` and `effects`.
+        that has many levels of few rows, or an effect of each single row, which is always
+        integrated out, however few there are; unless `vars`, `observed`, `dim` or `data` are given.
+        See `marginalize` and `effects`.
     passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads all rows where set-up, tuning and checks do: a number of threads of this process,
         or the workers of an executor. Results do not depend on it. Default: as many threads as

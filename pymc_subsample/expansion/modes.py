@@ -13,6 +13,7 @@ definite: the poles of hierarchies at a scale of zero are none.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import scipy.linalg
@@ -33,7 +34,7 @@ _ROWS = 1000  # Of a search on a part of the rows: so many, or 20 for each param
 _PARTS = 16  # Of these rows, for the standard error of a difference.
 # Starts of each kind: at first, and then unless the log posterior was concave all along.
 _NEAR, _PRIOR, _IMAGES = (2, 2), (5, 27), (5, 27)
-# Steps of one search, and steps times parameters of all of them.
+# Steps of one search, and gradients or columns of Hessians of all of them.
 _STEPS, _WORK = 60, 20_000
 _NEWTON_STEPS = 20
 # Modes that are polished on all rows at most.
@@ -93,6 +94,11 @@ class _Peak:
     def theta(self) -> np.ndarray:
         return self.at.theta
 
+    @cached_property
+    def scale(self) -> np.ndarray:
+        """A factor of the covariance, shape (a, a)."""
+        return scipy.linalg.solve_triangular(self.factor.T, np.eye(len(self.factor)))
+
     def distance(self, theta: np.ndarray) -> float:
         """Distance of a point in standard deviations."""
         return float(np.linalg.norm(self.factor.T @ (theta - self.theta)[self.active]))
@@ -112,6 +118,7 @@ class _Subset:
         self.posterior = replace(whole, rows=whole.expansion.batches(index))
         self._exact = size == n
         self.work = 0
+        self.concave = True  # Whether no climb saw another curvature.
 
     def height(self, theta: np.ndarray) -> float:
         return self.posterior.at(theta, curved=False).height
@@ -132,22 +139,28 @@ class _Subset:
             return 0.0
         return float(np.sqrt(_PARTS) * np.std(self.levels(one) - self.levels(other), ddof=1))
 
-    def climb(self, start: np.ndarray, known: _Peak) -> tuple[_Peak | None, bool]:
-        """Return the mode that a start leads to, if any, and whether all on the way was concave."""
+    def climb(self, start: np.ndarray, known: _Peak) -> _Peak | None:
+        """Return the mode that a start leads to, if any."""
         home = known.theta
         for share in (1.0, 0.5, 0.2, 0.05):
             theta = home + share * (start - home)
             if np.isfinite(self.height(theta)):
                 break
         else:
-            return None, False
-        found = climb(self.posterior, theta, self.active, _STEPS)
-        self.work += (found.steps + 1) * len(self.active)
+            self.concave = False
+            return None
+        # Curvatures of starts are looked at for as long as they may end the search soon.
+        scale = None if self.concave else known.scale
+        found = climb(self.posterior, theta, self.active, _STEPS, scale)
+        self.work += found.work
+        self.concave = self.concave and found.concave
         if known.distance(found.theta) < 1.0:
-            return known, found.concave
-        if not np.isfinite(self.height(found.theta)):
-            return None, False
-        return _peak(self.polished(found.theta), self.active), found.concave
+            return known
+        peak = None
+        if np.isfinite(self.height(found.theta)):
+            peak = _peak(self.polished(found.theta), self.active)
+        self.concave = self.concave and peak is not None
+        return peak
 
     def polished(self, theta: np.ndarray) -> Quadratic:
         return newton(self.posterior, theta, self.active, _NEWTON_STEPS)
@@ -177,17 +190,15 @@ def search_modes(
         return None
     found = [known]
     counts = dict.fromkeys(("near", "prior", "images"), 0)
-    concave = True
     for stage in (0, 1):
         for kind, theta in _candidates(stage, found, starts, active, free, rng):
-            peak, bent_down = subset.climb(theta, known)
+            peak = subset.climb(theta, known)
             counts[kind] += peak is not None
-            concave = concave and bent_down and peak is not None
             if peak is not None:
                 _keep(found, peak)
             if subset.work > _WORK:
                 break
-        if (concave and len(found) == 1) or subset.work > _WORK:
+        if (subset.concave and len(found) == 1) or subset.work > _WORK:
             break
     first = _peak(at, active, strict=False)
     if first is None:

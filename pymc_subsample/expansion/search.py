@@ -8,6 +8,7 @@ import numpy as np
 
 from pymc_subsample.expansion.curvature import MAX_DENSE, covariance, covariance_factor, units
 from pymc_subsample.expansion.quadratic import Posterior, Quadratic
+from pymc_subsample.expansion.quasi_newton import descend
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
@@ -21,6 +22,7 @@ _POLISHED = 0.1  # Distance from the mode, in standard deviations of the posteri
 _BY_GRADIENTS = {"gtol": _POLISHED, "ftol": 0.0, "maxfun": 50}
 # Of the trust region, in standard deviations at its start; its gradient is per one of those.
 _TRUST = {"initial_trust_radius": 10.0, "max_trust_radius": 1e9, "gtol": 0.01}
+_QUASI = {"longest": 10.0, "tolerance": 0.01}
 # The negative log posterior of impossible parameters.
 _IMPOSSIBLE = 1e100
 # Of negative eigenvalues, in units of the diagonal: second derivatives are differences.
@@ -108,7 +110,7 @@ class Climb:
 
     theta: np.ndarray  # Shape (d,): the mode, or the best point found.
     concave: bool  # Whether the log posterior was concave wherever its curvature was looked at.
-    steps: int  # Of the search.
+    work: int  # Gradients, and columns of Hessians.
 
 
 def _positive(matrix: np.ndarray) -> bool:
@@ -123,26 +125,45 @@ def _positive(matrix: np.ndarray) -> bool:
 
 
 def climb(
-    posterior: Posterior, theta: np.ndarray, active: np.ndarray, most_steps: int = 200
+    posterior: Posterior,
+    theta: np.ndarray,
+    active: np.ndarray,
+    most_steps: int = 200,
+    scale: np.ndarray | None = None,
 ) -> Climb:
-    """Find the mode from a theta that may be far from it; elements `active` move."""
-    newton = len(active) <= MAX_DENSE and posterior.expansion.has_precision(len(active))
-    origin = posterior.at(theta, curved=newton)
-    if not len(active):
+    """Find the mode from a theta that may be far from it; elements `active` move.
+
+    If a Hessian takes a product for each parameter, by gradients, in the units of `scale`, shape
+    (a, a), or of the curvature at the start.
+    """
+    expansion, size = posterior.expansion, len(active)
+    newton = size <= MAX_DENSE and expansion.has_precision(size)
+    quasi = newton and not expansion.linear
+    curved = newton and not (quasi and scale is not None)
+    origin = posterior.at(theta, curved=curved)
+    if not size:
         return Climb(origin.theta, True, 0)
+    concave = False
     with np.errstate(all="ignore"):
         # In units of the curvature at the start, columns may have any units and offsets.
-        if newton:
-            scale = covariance_factor(_finite(origin.precision(active, rough=True)))
-        else:
+        if curved:
+            matrix = _finite(origin.precision(active, rough=True))
+            scale, concave = covariance_factor(matrix), _positive(matrix)
+        elif scale is None:
             scale = origin.scales(active)
-        objective = _Objective(posterior, origin, active, scale, curved=newton)
+        objective = _Objective(posterior, origin, active, scale, curved=newton and not quasi)
+        if quasi:
+            end = descend(objective.value, objective.gradient, np.zeros(size),
+                          most_steps=most_steps, **_QUASI)  # fmt: skip
+            work = end.evaluations + curved * size
+            return Climb(objective.theta(end.x), concave and end.convex, work)
         hessian = objective.hessian if newton else None
         options = {"maxiter": most_steps}
-        found = _minimum(objective.value, objective.gradient, hessian, len(active), options)
+        found = _minimum(objective.value, objective.gradient, hessian, size, options)
     if found is None:
-        return Climb(origin.theta, False, 0)
-    return Climb(objective.theta(found.x), newton and objective.concave, int(found.nit))
+        return Climb(origin.theta, False, size)
+    concave = newton and objective.concave
+    return Climb(objective.theta(found.x), concave, (int(found.nit) + 1) * size)
 
 
 def quadratic_mode(quadratic: Quadratic, active: np.ndarray) -> np.ndarray:

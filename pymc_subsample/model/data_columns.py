@@ -50,7 +50,8 @@ def _follow(
     with suppress(CoupledRows):
         alone.follow(var, axis)
         roots = [v for v in alone.axes if v.owner is None]
-        reads_all = any(alone.has_rows(v, var.type.shape[axis]) for v in alone.whole)
+        length = var.type.shape[axis]
+        reads_all = any(v in alone.axes or length in v.type.shape for v in alone.whole)
         if roots and not reads_all and all(v in arrays for v in roots):
             trace.follow(var, axis)
             return True

@@ -15,14 +15,12 @@ from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.graph.concrete import rebuild, root_array
 from pymc_subsample.model.errors import TallModelError, op_name
-from pymc_subsample.model.terms import RowTerm, TermPart, Whole
+from pymc_subsample.model.terms import FEW_NUMBERS, RowTerm, TermPart, Whole
 from pymc_subsample.validation import shown
 
-# At most so many rows, or this share of the most, that read at most so many numbers, are few:
-# evaluating them in full costs no more than a subsample, and adds no noise.
+# At most so many rows, or this share of the most, that read at most `FEW_NUMBERS`, are few.
 _FEW_ROWS = 16
 _FEW = 0.01
-_FEW_NUMBERS = 5_000
 
 
 def full_data_model(model: pm.Model) -> pm.Model:
@@ -220,7 +218,7 @@ def _longest_axes(
     few = [
         r
         for r in rows
-        if r.name not in named and are_few(r.n_rows, most) and cost(r.graph) <= _FEW_NUMBERS
+        if r.name not in named and are_few(r.n_rows, most) and cost(r.graph) <= FEW_NUMBERS
     ]
     whole += [Whole(r.name, r.graph, "few rows") for r in few]
     return [r for r in rows if r not in few], whole

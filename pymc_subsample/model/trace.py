@@ -15,7 +15,7 @@ from pymc_subsample.model.axis_rules import IsRowNumber, carried_axes, indexed_a
 from pymc_subsample.model.errors import CoupledRows, TallModelError, op_name
 from pymc_subsample.model.own_steps import own_step
 from pymc_subsample.model.own_steps import said as own_steps_said
-from pymc_subsample.model.terms import RowTerm, Whole
+from pymc_subsample.model.terms import FEW_NUMBERS, RowTerm, Whole
 
 
 class RowTrace:
@@ -74,17 +74,26 @@ class RowTrace:
         self.axes, self.row_numbers, self.whole = axes, row_numbers, whole
 
     def has_rows(self, var: Variable, n_rows: int) -> bool:
-        """Whether a variable carries rows, or is as long."""
-        return var in self.axes or n_rows in getattr(var.type, "shape", ())
+        """Whether a variable carries rows, or may be theirs: data that are as long."""
+        long = n_rows in getattr(var.type, "shape", ())
+        return var in self.axes or (long and self.stop(var))
 
     def refuse_reductions(self, dependent: set[Variable], n_rows: int) -> None:
-        """Raise if a quantity that every row reads depends on parameters and on rows."""
+        """Raise if a quantity that every row reads depends on parameters and on rows.
+
+        Data that are as long as few rows may be of other things, and are read in full.
+        """
+        many = n_rows > FEW_NUMBERS
         for var in self.whole.keys() & dependent:
-            nodes = [n for n in toposort([var]) if n.outputs[0] in dependent]
-            reading = [n for n in nodes if any(self.has_rows(i, n_rows) for i in n.inputs)]
-            if reading:
-                lost = (n for n in reading if not self.has_rows(n.outputs[0], n_rows))
-                raise CoupledRows(next(lost, self.whole[var]))
+            carrying: set[Variable] = set()
+            for node in (n for n in toposort([var]) if n.outputs[0] in dependent):
+                rows = (i in self.axes or (many and self.has_rows(i, n_rows)) for i in node.inputs)
+                if any(rows) or not carrying.isdisjoint(node.inputs):
+                    if n_rows not in getattr(node.outputs[0].type, "shape", ()):
+                        raise CoupledRows(node)
+                    carrying.update(node.outputs)
+            if carrying:
+                raise CoupledRows(self.whole[var])
 
 
 def traced(
@@ -102,13 +111,13 @@ def traced(
     """
     kinds: dict[int, list[RowTerm]] = {}
     whole, refusal = [], None
-    free = {value: rv for value, rv in latents.items() if value.name not in binary}
+    free = [value for value in latents if value.name not in binary]
     for term in terms:
         before = copy(trace)  # which following replaces parts of
-        others = depends_on([term.graph], list(free)) if binary else dependent
+        others = depends_on([term.graph], free) if binary else dependent
         try:
             trace.follow(term.graph, term.axis)
-            _refuse_latents(trace, term, latents, free)
+            _refuse_latents(trace, term, latents)
             trace.refuse_reductions(others, term.n_rows)
         except (CoupledRows, TallModelError) as error:
             refused = error.refusal(term.name) if isinstance(error, CoupledRows) else error
@@ -123,24 +132,9 @@ def traced(
     return trace, kinds, whole
 
 
-def _refuse_latents(
-    trace: RowTrace,
-    term: RowTerm,
-    latents: Mapping[Variable, Variable],
-    free: Mapping[Variable, Variable],
-) -> None:
-    read = set(ancestors([term.graph]))
+def _refuse_latents(trace: RowTrace, term: RowTerm, latents: Mapping[Variable, Variable]) -> None:
     for value, rv in latents.items():
-        if value not in trace.axes:
-            if value in free and value in read and term.n_rows in value.type.shape:
-                raise TallModelError(
-                    f"Free variable {rv.name!r} ({op_name(rv.owner.op)}, shape {value.type.shape}) "
-                    f"has as many elements along an axis as {term.name!r} has rows, "
-                    f"{term.n_rows}: coefficients of as many columns, or effects of as many "
-                    "groups. So few rows say too little of each to be subsampled. Sample this "
-                    "model with pm.sample(), or pass more rows."
-                )
-        else:
+        if value in trace.axes:
             raise TallModelError(
                 f"Free variable {rv.name!r} ({op_name(rv.owner.op)}) has one element per row of "
                 f"{term.name!r} (shape {value.type.shape}, {term.n_rows} rows), and a subsample "

@@ -56,7 +56,7 @@ def marginalize(
         Default: that of the context.
     integrate : "auto" or str or sequence of str, default "auto"
         Names of the free variables to integrate out, all of one grouping. "auto": those of the
-        grouping that has many levels of few rows.
+        grouping that has many levels of few rows, or an effect of each single row.
     n_nodes : int, optional
         Nodes per dimension. Default: the smallest number for which doubling it changes differences
         of the log posterior, at the edge of its bulk, by less than 0.01.

@@ -214,17 +214,6 @@ def opaque_operation(rng):
     return model
 
 
-# As many parameters as rows
-
-
-@refused(name("beta"), name("y"), f"as many elements along an axis as 'y' has rows, {N}: coeff")
-def square_design(rng):
-    with pm.Model() as model:
-        beta = pm.Normal("beta", shape=N)
-        pm.Normal("y", rng.normal(size=(N, N)) @ beta, 1, observed=rng.normal(size=N))
-    return model
-
-
 @refused(name("l"), "not a sum over rows itself", r"pm\.sample\(\)")
 def function_of_a_sum(rng):
     with pm.Model() as model:

@@ -97,6 +97,21 @@ def audited(kind="weights", ess=150.0, **numbers):
     )
 
 
+def test_an_audit_of_a_panel_speaks_of_units():
+    numbers = {
+        "bias": np.ones(2), "bias_mcse": np.zeros(2), "sd_error": np.ones(2),
+        "sd_error_mcse": np.zeros(2), "k_hat": 0.9,
+    }  # fmt: skip
+    for changed in ({}, {"kind": "score", "edges": "rows"}, {"unreached": (0.9, "slope")}):
+        found = replace(audited(**numbers), **changed)
+        of_rows, of_units = (
+            " ".join(f.advice for f in replace(found, counted=each).of_subsampling)
+            for each in ("rows", "units")
+        )
+        assert "rows" in of_rows
+        assert of_units == of_rows.replace("rows", "units")
+
+
 def statuses(found):
     return {f.name: f.status for f in found.findings}
 

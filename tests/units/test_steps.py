@@ -264,7 +264,7 @@ def test_integrals_of_too_few_nodes_fail_in_the_report_and_in_an_audit(monkeypat
 @pytest.mark.slow
 def test_an_audit_is_of_the_marginal_posterior():
     audit = pms.audit(idata(), model=model(), draws=100)
-    assert audit.kind == "weights"
+    assert (audit.kind, audit.counted) == ("weights", "units")
     exact = on_a_grid()
     for name, (mean, sd, _) in exact.items():
         row = audit.table.to_dataframe().loc[name]
@@ -509,3 +509,31 @@ def test_bambis_moved_intercept_is_refused_first():
             ask()
     run, within = found[False]
     assert pms.effects(run, within, levels=["0"])["1|customer_offset"].shape == (2, 100, 1)
+
+
+@pytest.mark.costly
+def test_rows_with_effects_of_their_own_are_predicted():
+    """Known rows by draws of their effects, stored or not, and new ones by effects of the prior."""
+    own = np.random.default_rng(8)
+    x = own.normal(size=200)
+    with pm.Model() as by_row:
+        on = pm.Data("x", x)
+        mu, tau = pm.Normal("mu"), pm.HalfNormal("tau")
+        u = pm.Normal("u", mu, tau, shape=200)
+        pm.Poisson("y", pm.math.exp(u + on), observed=own.poisson(np.exp(0.5 * own.normal() + x)))
+        run = pm.sample(500, step=pms.HMCECS(), chains=2, cores=1, random_seed=2, **QUIET)
+    draws = run.posterior.to_dataset()
+    rate = np.exp(draws["u"].to_numpy() + x).reshape(-1, 200)
+    found = pms.predict(run, "y", model=by_row, draws=1_000)
+    np.testing.assert_allclose(found["mean"], rate.mean(axis=0), rtol=1e-9)
+    without = run.copy()
+    without["posterior"] = xr.DataTree(draws.drop_vars("u"))
+    again = pms.predict(without, "y", model=by_row, draws=1_000)
+    error = found["sd"] * np.sqrt(2 / 1_000)
+    assert np.all(abs(again["mean"] - found["mean"]) < 5 * error)
+    new = pms.predict(run, "y", model=by_row, data={"x": np.zeros(2)}, draws=1_000)
+    mu, tau = draws["mu"].to_numpy(), draws["tau"].to_numpy()
+    expected = np.exp(mu + tau**2 / 2).mean()
+    np.testing.assert_allclose(new["mean"], expected, atol=5 * float(new["sd"].max()) / 1_000**0.5)
+    with pytest.raises(ValueError, match=r"'u' has an element for each row: .* Leave out new_lev"):
+        pms.predict(run, "y", model=by_row, data={"x": np.zeros(2)}, new_levels=2)

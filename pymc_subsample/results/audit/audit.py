@@ -115,7 +115,8 @@ def audit(
     Notes
     -----
     Of a run that integrated local variables out, the others are audited, by their marginal
-    posterior with twice as many nodes: what integrals are off by is part of what is found.
+    posterior with twice as many nodes: what integrals are off by is part of what is found. What is
+    said of rows above then holds of units, all rows of a level.
 
     Memory is bounded by a chunk of the rows. For models with more than 500 parameters the score
     uses the draws' variances for :math:`\Sigma`: valid, but noisier.
@@ -172,7 +173,7 @@ def audit(
     require_same_rows(idata, tall, _SAID)
     if data is None:
         require_same_data(idata, written, tall, _SAID)
-    audited = read(model, tall, expansion, posterior, names, at)
+    audited = read(model, tall, expansion, posterior, names, at, "units" if integrated else "rows")
     if kind == "score":
         audited_draws.require_scores(audited)
     logp, score = log_posteriors(expansion, audited.flat)
@@ -200,7 +201,7 @@ def audit(
     mixed = mixing(posterior[list(judged)], found.signs)
     return Audit(
         table, kind, tuple(mixed), found.k_hat, found.ess, found.p_value, len(logp), passes,
-        seconds, other, found.edges, unreached,
+        seconds, other, found.edges, unreached, audited.counted,
     )  # fmt: skip
 
 

@@ -33,11 +33,16 @@ def refuse_impossible(draws: AuditedDraws, logp: np.ndarray) -> None:
 
 
 def _refuse_infinite(draws: AuditedDraws, logp: np.ndarray, bambis: str) -> None:
-    tall, thetas, bad = draws.tall, draws.flat, np.flatnonzero(~np.isfinite(logp))
+    of, tall, thetas, bad = (
+        draws.counted,
+        draws.tall,
+        draws.flat,
+        np.flatnonzero(~np.isfinite(logp)),
+    )
     prior = np.array([draws.expansion.parameters(thetas[k])[1] for k in bad])
     if np.isfinite(prior).all():
         cause = (
-            "Where these are few, rows are impossible there that the subsample hardly ever held, "
+            f"Where these are few, {of} are impossible there that the subsample hardly ever held, "
             "and the draws are not from the posterior; otherwise another model, or other data, "
             f"were sampled: pass those.{bambis}"
         )
@@ -50,7 +55,7 @@ def _refuse_infinite(draws: AuditedDraws, logp: np.ndarray, bambis: str) -> None
             "or use a step that accepts or rejects, such as pms.MinibatchBarkerMH."
         )
     raise ValueError(
-        f"{_SAID}: the log posterior of all rows is not finite at {len(bad)} of {len(logp)} draws. "
+        f"{_SAID}: the log posterior of all {of} is not finite at {len(bad)} of {len(logp)} draws. "
         f"{cause}"
     )
 

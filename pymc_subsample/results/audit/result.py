@@ -9,6 +9,7 @@ from scipy.stats import t
 
 from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND, Rule
 from pymc_subsample.diagnostics.findings import Finding, as_html, judged, lines, tiered, worst
+from pymc_subsample.diagnostics.integrals import worded
 from pymc_subsample.diagnostics.mixing import FALSE_ALARMS
 from pymc_subsample.diagnostics.scores import BLOCKS
 from pymc_subsample.diagnostics.stein_boundaries import MOST_LINES
@@ -130,6 +131,8 @@ class Audit:
         unconstrained space, as a share, and of which element: by lines through the most central
         draw, where that many effective draws should have been there ten times over. Exact of a
         single parameter.
+    counted : {"rows", "units"}
+        What the log-likelihood is a sum of: units where the run integrated local variables out.
 
     Examples
     --------
@@ -151,6 +154,7 @@ class Audit:
     other: str = ""
     edges: str = ""
     unreached: tuple[float, str] = (0.0, "")
+    counted: str = "rows"
 
     @property
     def of_subsampling(self) -> tuple[Finding, ...]:
@@ -280,4 +284,4 @@ def _judged(audit: Audit) -> list[Finding]:
         for k in off:
             advice = audit.other if k == off[0] else _ABOVE
             findings[k] = replace(findings[k], advice=advice)
-    return findings
+    return [replace(found, advice=worded(found.advice, audit.counted)) for found in findings]

@@ -21,6 +21,7 @@ from pymc_subsample.model.discovery import full_data_model, refuse_missing
 from pymc_subsample.results.predict.columns import reader
 from pymc_subsample.results.predict.mismatched_draws import of_another, of_other_rows, refuse_moved
 from pymc_subsample.results.predict.quantity import SAID, Predicted, in_order, quantity
+from pymc_subsample.results.predict.row_effects import RowEffects
 from pymc_subsample.results.predict.rowwise import RowFunction, outside
 from pymc_subsample.results.predict.units import with_local
 from pymc_subsample.rows import Rows, Several
@@ -68,6 +69,7 @@ def predict(
         are left alone; matrices go into a dict, ``{"X": frame[["a", "b"]]}``. Their columns may
         come in any order where the model has coords of the same names, by the dims of the `pm.Data`
         or of the parameters that it is multiplied with; so may levels of a column of `Rows`.
+        Variables with an element for each row are drawn anew from their prior, given each draw.
         Default: the rows that the model holds. A model that was written on a sample of `Rows`
         holds that sample: pass the `Rows`, as to the step, to predict all.
     kind : {"mean", "outcome"}
@@ -168,7 +170,8 @@ def predict(
     with building_graphs():
         wanted = quantity(model, what, kind)
         posterior, longer, new = with_local(idata, model, posterior, wanted, new_levels, generator)
-        function = RowFunction(model, wanted, posterior, longer)
+        function = RowFunction(model, wanted, posterior, longer, by_row=True)
+        effects = RowEffects(model, function, posterior, data is not None)
         refuse_moved(model, posterior, SAID)
     if isinstance(data, list | tuple) and data and all(isinstance(x, Rows) for x in data):
         data = Several(data)
@@ -187,7 +190,7 @@ def predict(
             f"both have: {other} Pass the model that was sampled, and other rows as data=.",
             stacklevel=2,
         )
-    values = [posterior[name].values for name in function.leaves]
+    values = [posterior[name].values for name in effects.names]
     values = [v.reshape(-1, *v.shape[2:]) for v in values]
     points = list(zip(*values, strict=True))
     key = generator.integers(2**32, size=4).tolist()
@@ -197,7 +200,7 @@ def predict(
     ) -> Iterator[np.ndarray]:
         columns = read(start, stop)
         try:
-            yield from function(points, columns, own)
+            yield from function(effects.at(points, start, stop, own), columns, own)
         except IndexError as error:
             raise outside(f"{start} to {stop - 1}", error, function.raw, columns) from None
 

@@ -40,6 +40,7 @@ class Predicted:
     dims: tuple[str, ...]  # Those that the model gives it; may be empty.
     op: RandomVariable | None = None  # What draws it.
     shape: tuple[int, ...] = ()  # Of what the model observed of it.
+    observed: bool = False  # Whether its rows are those of an observed variable.
 
 
 def quantity(model: pm.Model, given: Any, kind: str) -> Predicted:
@@ -85,14 +86,14 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Predicted:
             raise ValueError(NOT_DRAWN.format(f"{name} ({op_name(op)})"))
         lengths = root_array(held)
         shape = (0,) * var.type.ndim if lengths is None else lengths.shape
-        return Predicted(name, op.dist_params(var.owner), dims, op, shape)
+        return Predicted(name, op.dist_params(var.owner), dims, op, shape, observed=True)
     try:
-        return Predicted(name, [mean(var)], dims)
+        return Predicted(name, [mean(var)], dims, observed=True)
     except (NotImplementedError, UndefinedMomentException):
         if isinstance(op, CategoricalRV):
             [p] = op.dist_params(var.owner)
             if p.type.ndim > var.type.ndim and not any(p.type.broadcastable[:-1]):
-                return Predicted(name, [p], dims)
+                return Predicted(name, [p], dims, observed=True)
         also = ', or kind="outcome"' if drawn else ""
         raise ValueError(
             f"{SAID}: PyMC knows no mean of {name} ({op_name(op)}). Pass the expression that you "

@@ -1,6 +1,6 @@
 """A quantity of a model's rows, as a function of one draw and of the columns of some rows."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from pytensor.tensor.type import float_dtypes
 
 from pymc_subsample.graph.concrete import concretize, depends_on, rebuild
 from pymc_subsample.graph.numpy_functions import evaluate, freeze, numpy_function
-from pymc_subsample.model.batch import batch_graph
+from pymc_subsample.model.batch import BatchGraph, batch_graph
 from pymc_subsample.model.data_columns import column_graph, row_number_test
 from pymc_subsample.model.errors import CoupledRows, TallModelError, op_name
 from pymc_subsample.model.indices import negative_codes
@@ -69,11 +69,18 @@ class RowFunction:
     end. Raises `TallModelError` if it has no rows, or they depend on each other, and `ValueError`
     if the posterior lacks a variable, or has it in another shape; or the model's data have lengths
     that don't fit together, or point outside of what they index. Variables that are `longer` have
-    draws of more levels than the model.
+    draws of more levels than the model. With `by_row`, variables may have an element for each row:
+    `own` says along which axis, and their values are those of the batch.
     """
 
     def __init__(
-        self, model: pm.Model, what: Predicted, posterior: xr.Dataset, longer: Sequence[str] = ()
+        self,
+        model: pm.Model,
+        what: Predicted,
+        posterior: xr.Dataset,
+        longer: Sequence[str] = (),
+        *,
+        by_row: bool = False,
     ) -> None:
         read = leaves(model, what, posterior, longer)
         self.leaves = [v.name for v in read]
@@ -99,11 +106,18 @@ class RowFunction:
             if dependent.isdisjoint(node.outputs)
         )
         trace = RowTrace(lambda v: v not in dependent, row_number_test(arrays))
-        _trace(trace, what.name, rows, dependent, self.n_rows, values)
+        _trace(trace, what.name, rows, dependent, self.n_rows)
+        own = {v: trace.axes[v] for v in values if v in trace.axes}
+        if not by_row or not (own and what.observed):
+            _refuse_rowless(trace, what.name, self.n_rows, own, by_row)
+        self.own = {v.name: axis for v, axis in own.items()}
         batch = batch_graph(rows, trace, dependent, arrays)
-        old = list(batch.columns.values())
+        batches = {old: new for new, old in batch.columns.items() if old in own}
+        old = [v for v in batch.columns.values() if v not in own]
         known = set(arrays)
-        columns = column_graph(old, [trace.axes[v] for v in old], arrays)
+        columns = BatchGraph([], {}, {}, {})  # of what effects of rows alone make
+        if old:
+            columns = column_graph(old, [trace.axes[v] for v in old], arrays)
         others = [out for out in outputs if out not in rows]
         parameters = list(batch.parameters.values())
         memo = {v: v for v in values} | freeze([*parameters, *others], dependent, arrays)
@@ -111,7 +125,9 @@ class RowFunction:
             new: graph.astype(new.type.dtype)
             for new, graph in zip(batch.parameters, rebuild(parameters, dict(memo)), strict=True)
         }
-        placed |= zip(batch.columns, columns.outputs, strict=True)
+        data = [new for new, v in batch.columns.items() if v not in own]
+        placed |= zip(data, columns.outputs, strict=True)
+        placed |= {v: v for v in batches.values()}
         made = dict(zip(rows, rebuild(batch.outputs, placed), strict=True))
         made |= zip(others, rebuild(others, dict(memo)), strict=True)
         indices = _indices([made[out] for out in outputs])
@@ -125,7 +141,8 @@ class RowFunction:
             self.raw.append(Raw(name, arrays[var], axis, whole, same, new in indices))
         names = _read(graphs, read) - {r.name for r in self.raw}
         self.constants = [v.name for v in model.data_vars if v.name in names]
-        self._graph = values, [*values, *columns.columns], [made[out] for out in outputs]
+        inputs = [*(batches.get(v, v) for v in values), *columns.columns]
+        self._graph = values, inputs, [made[out] for out in outputs]
         self._function = numpy_function(*self._graph[1:])
         if all(np.prod(out.type.shape) <= _COMPARED for out in outputs):
             givens = {v: np.asarray(point[v.name], v.type.dtype) for v in values}
@@ -136,9 +153,14 @@ class RowFunction:
 
     def _compare(self, point: dict[str, np.ndarray], written: Sequence[np.ndarray]) -> None:
         """Compare two parts of the rows with the quantity as the model has it."""
-        values = [np.asarray(point[name]) for name in self.leaves]
         for part in (slice(0, self.n_rows // 2), slice(self.n_rows // 2, None)):
-            columns = [np.take(r.value, np.arange(self.n_rows)[part], r.axis) for r in self.raw]
+            some = np.arange(self.n_rows)[part]
+            columns = [np.take(r.value, some, r.axis) for r in self.raw]
+            values = [np.asarray(point[name]) for name in self.leaves]
+            values = [
+                x.take(some, self.own[name]) if name in self.own else x
+                for name, x in zip(self.leaves, values, strict=True)
+            ]
             for new, old in zip(self._function(*values, *columns), written, strict=True):
                 old = old[part] if np.ndim(old) and len(old) == self.n_rows else old
                 scale = np.max(np.abs(old[np.isfinite(old)]), initial=0.0)
@@ -170,15 +192,20 @@ class RowFunction:
 
     def __call__(
         self,
-        draws: Sequence[Sequence[np.ndarray]],
+        draws: Iterable[Sequence[np.ndarray]],
         columns: Sequence[np.ndarray],
         rng: np.random.Generator,
     ) -> Iterator[np.ndarray]:
         """Yield the quantity of m rows, shape (m, ...), at each draw."""
-        m = columns[0].shape[self.raw[0].axis]
+        axes = [*(self.own.get(name) for name in self.leaves), *(r.axis for r in self.raw)]
         for values in draws:
-            found = self._function(*values, *columns)
-            yield found[0] if self._what.op is None else self._drawn(found, m, rng)
+            given = [*values, *columns]
+            found = self._function(*given)
+            if self._what.op is None:
+                yield found[0]
+                continue
+            m = next(x.shape[a] for x, a in zip(given, axes, strict=True) if a is not None)
+            yield self._drawn(found, m, rng)
 
     def _drawn(
         self, parameters: Sequence[np.ndarray], m: int, rng: np.random.Generator
@@ -212,12 +239,7 @@ def _rows(what: Predicted, outputs: list[Variable]) -> tuple[int, list[Variable]
 
 
 def _trace(
-    trace: RowTrace,
-    name: str,
-    rows: Sequence[Variable],
-    dependent: set[Variable],
-    n_rows: int,
-    values: Sequence[Variable],
+    trace: RowTrace, name: str, rows: Sequence[Variable], dependent: set[Variable], n_rows: int
 ) -> None:
     """Follow the rows to data, or refuse."""
     try:
@@ -232,12 +254,20 @@ def _trace(
             f"{SAID}: the rows of {name} are coupled by {op}, so that they cannot be predicted "
             "some at a time. Use pm.sample_posterior_predictive."
         ) from None
-    own = [v.name for v in values if v in trace.axes]
-    if own or not any(trace.stop(v) or v.owner is None for v in trace.axes):
-        if n_rows == 1 and not own:
-            raise _one_row(name)
-        why = f"its first axis is that of {own[0]!r}" if own else "it is the same for all rows"
-        raise _no_rows(name, why)
+
+
+def _refuse_rowless(
+    trace: RowTrace, name: str, n_rows: int, own: Mapping[Variable, int], by_row: bool
+) -> None:
+    """Refuse what has the axis of a variable, unless those may have rows, or of nothing."""
+    data = any(v not in own and (trace.stop(v) or v.owner is None) for v in trace.axes)
+    if data and (by_row or not own):
+        return
+    if n_rows == 1 and not own:
+        raise _one_row(name)
+    why = f"its first axis is that of {next(iter(own)).name!r}" if own else (
+        "it is the same for all rows")  # fmt: skip
+    raise _no_rows(name, why)
 
 
 def _viewed(node: Apply, inputs: list[Variable]) -> list[Variable] | None:

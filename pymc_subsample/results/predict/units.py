@@ -46,6 +46,11 @@ def with_local(
         posterior = posterior.assign(drawn_levels(marginal, posterior, missing, rng))
     if not new_levels:
         return posterior, [], {}
+    if marginal.functions.graphs.grouping.by_row:
+        raise ValueError(
+            f"{SAID}: new_levels={shown(new_levels)}, and {' and '.join(map(repr, names))} has an "
+            "element for each row: those of data have new ones anyway. Leave out new_levels."
+        )
     _refuse_unlike(marginal, names)
     new, labels = new_levels, {}
     if not isinstance(new, int):
