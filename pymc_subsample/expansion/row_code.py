@@ -206,17 +206,13 @@ class RowCode:
             one._derivatives = {0: {(): one.loglik}}
         return self._of_kinds[kind]
 
-    def _row(
-        self, outputs: list[Variable], results: Sequence[str], kind: int
-    ) -> Part:
+    def _row(self, outputs: list[Variable], results: Sequence[str], kind: int) -> Part:
         """Return the code for rows of one kind.
 
         A row of few elements is straight code; where it has many, they run in loops.
         """
         fgraph = row_graph([*self.x, *self.data.values()], outputs)
-        places = [Place("eta[{}, i]", np.array([e])) for e in range(self.n_varying)]
-        places += [Place(f"x{e}", None) for e in range(self.n_varying, self.n_predictors)]
-        places += [Place("rows[{}, i]", np.array([p])) for p in self.data]
+        places = self._places()
         shared = set(range(self.n_varying, self.n_predictors))
         if _takes_loops(fgraph):
             given = dict(zip(fgraph.inputs, places, strict=True))
@@ -240,22 +236,25 @@ class RowCode:
         call = f"{', '.join(results)} = row{kind}({', '.join([*arguments, *hoisted])})"
         return names, before, [call], function.key
 
-    def _by_direction(self, start: int, kind: int) -> list[Part]:
-        """Return what `_row` does, of second derivatives from result `start` on.
+    def _places(self) -> list[Place]:
+        """Return where predictors and columns of row i are."""
+        places = [Place("eta[{}, i]", np.array([e])) for e in range(self.n_varying)]
+        places += [Place(f"x{e}", None) for e in range(self.n_varying, self.n_predictors)]
+        return places + [Place("rows[{}, i]", np.array([p])) for p in self.data]
 
-        They are computed by a loop over predictors. None if the row takes no loops.
+    def _by_direction(self, start: int, kind: int) -> list[Part]:
+        """Return what `_row` does, of second derivatives as results `start`, `start` + 1, ...
+
+        A loop over predictors computes them. None if the row takes no loops, or has no such.
         """
         with suppress(NoForm, *UNDIFFERENTIABLE):
             if self.along is None:
                 return []
             size = self.n_predictors
-            inputs = [*self.x, *self._direction, *self.data.values()]
-            places = [Place("eta[{}, i]", np.array([e])) for e in range(self.n_varying)]
+            fgraph = row_graph([*self.x, *self.data.values(), *self._direction], self.along)
             shared = [f"x{e}" for e in range(self.n_varying, size)]
             directions = [f"d{e}" for e in range(size)]
-            places += [Place(name, None) for name in (*shared, *directions)]
-            places += [Place("rows[{}, i]", np.array([p])) for p in self.data]
-            fgraph = row_graph(inputs, self.along)
+            places = [*self._places(), *(Place(name, None) for name in directions)]
             given = dict(zip(fgraph.inputs, places, strict=True))
             names = [f"b{e}" for e in range(size)]
             loops = row_loops(fgraph, given, {*shared, *directions}, names)
@@ -282,17 +281,10 @@ class RowCode:
         if slopes:
             # Of e and f >= e, as second derivatives are numbered.
             row = f"e * ({2 * len(slopes) - 1} - e) // 2"
-            stores = [
-                f"if e <= {f}: y[{row} + {f}, i] = {slope}"
-                for f, slope in enumerate(slopes)
-            ]
-        body = [
-            *loops.before,
-            "for i in range(rows.shape[1]):",
-            *([f"    if rows[{self._kind_at}, i] != {kind}:", "        continue"] * bool(self._tests)),
-            *_indented(loops.lines, 1),
-            *_indented(stores, 1),
-        ]
+            stores = [f"if e <= {f}: y[{row} + {f}, i] = {slope}" for f, slope in enumerate(slopes)]
+        others = [f"if rows[{self._kind_at}, i] != {kind}:", "    continue"]
+        turn = [*(others if self._tests else []), *loops.lines, *stores]
+        body = [*loops.before, "for i in range(rows.shape[1]):", *_indented(turn, 1)]
         if slopes:
             directions = [f"d{e} = 1.0 if e == {e} else 0.0" for e in range(len(slopes))]
             body = [f"for e in range({len(slopes)}):", *_indented([*directions, *body], 1)]
