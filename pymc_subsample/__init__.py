@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pymc_subsample.chain.progress import announced, doing
-from pymc_subsample.compiled.garbage import without_collection
+from pymc_subsample.compiled.process import without_collection
 
 __version__ = "0.2.0"
 

@@ -7,7 +7,7 @@ from pymc_subsample.model import TallModelError as TallModelError
 from pymc_subsample.results.advise import Advice as Advice
 from pymc_subsample.results.advise import advise as advise
 from pymc_subsample.results.audit.audit import audit as audit
-from pymc_subsample.results.audited import Audit as Audit
+from pymc_subsample.results.audit.result import Audit as Audit
 from pymc_subsample.results.efficiency import efficiency as efficiency
 from pymc_subsample.results.expectations import expectation as expectation
 from pymc_subsample.results.expectations import quantile as quantile

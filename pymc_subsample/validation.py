@@ -1,13 +1,19 @@
-"""Arguments that are no models: what is accepted, and what is said of anything else."""
+"""What is said of bad input: arguments that are not accepted, and warnings."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
 
 # Counts beyond this are typing errors, and overflow in compiled code.
 _LARGEST = 2**31 - 1
+# Names, columns or rows that are listed, and characters of a value: a choice, what a screen shows.
+LISTED = 20
+_CHARACTERS = 200
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -190,4 +196,11 @@ def shown(value: Any) -> str:
         said = repr(value)
     except Exception:
         said = f"an object of type {type(value).__name__}"
-    return said if len(said) <= 200 else f"{said[:200]}..."
+    return said if len(said) <= _CHARACTERS else f"{said[:_CHARACTERS]}..."
+
+
+def warn(message: str) -> None:
+    """Warn, at the first line that is neither the package's nor PyMC's."""
+    places = find_spec("pymc"), find_spec(__package__)
+    packages = tuple(str(Path(p.origin).parent) for p in places if p is not None and p.origin)
+    warnings.warn(message, UserWarning, skip_file_prefixes=packages)

@@ -40,6 +40,8 @@ def pytest_collection_modifyitems(items):
     """Mark all cases of a costly test but those that each change runs as slow."""
     costly = {}
     for item in items:
+        if item.get_closest_marker("slow"):  # by hand, for `scripts/mark_costly.py`
+            item.user_properties.append(("slow", True))
         if item.get_closest_marker("costly") and not item.get_closest_marker("slow"):
             costly.setdefault((item.path, item.originalname), []).append(item)
     for cases in costly.values():

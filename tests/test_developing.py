@@ -29,7 +29,7 @@ from pymc_subsample.samplers import minibatch, registry
 from pymc_subsample.samplers.gradients import integrators
 from pymc_subsample.samplers.gradients.stationary import variances
 from pymc_subsample.samplers.minibatch import acceptance, decisions
-from pymc_subsample.samplers.minibatch.evidence import DECIDE
+from pymc_subsample.samplers.minibatch.decisions import DECIDE
 from tests.samplers.gradients.test_kernel import (
     N,
     assert_ends_up,

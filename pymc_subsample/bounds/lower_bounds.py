@@ -41,20 +41,29 @@ from pymc_subsample.model import TallModel, TallModelError
 
 KINDS = ("tangent", "softmax", "curvature")
 
-# Rows at which bounds are looked for and verified, beside those of extreme data.
+# Rows at which bounds are looked for and verified, beside those of extreme data. A choice: bounds
+# follow from the graph, and rows only have to show a wrong one; twice as many would double the
+# seconds of a set-up.
 _SAMPLE = 200
-# Points of the predictors per row, and the range of their distances from the reference.
+# Points of the predictors per row, and the range of their distances from the reference. A choice:
+# near enough for third derivatives to show beside rounding, and far beyond any predictor of a
+# model that is sampled.
 _POINTS = 40
 _NEAREST, _FARTHEST = 1e-2, 10**2.5
-# What rounding may do: to a bound's curvature, and to a row's residual over its terms.
+# What rounding may do: to a bound's curvature, and to a row's residual over its terms. A choice:
+# some million roundings of doubles, which sums of terms that cancel may show.
 _MARGIN = 1e-9
 _ROUNDING = 1e-10
-# Below this distance from the centre, a slope between two points is taken for a derivative.
+# Below this distance from the centre, a slope between two points is taken for a derivative. About
+# the square root of the rounding of doubles, where a difference is as exact as it gets; a
+# curvature that differs by ten times the error of that is not symmetric.
 _CLOSE = 1e-6
 _SYMMETRIC = 1e-7
-# How far apart predictors are that tie and those that do not.
+# How far apart predictors are that tie and those that do not. Of two predictors so far apart a
+# softmax gives the smaller one e^-10.
 _TIE = 10.0
 # Grid on which the least curvature is looked for, and how near to the supremum its ends must be.
+# A choice: a logistic curvature is e^-1000 there.
 _WIDEST = 1e3
 _SETTLED = 1e-3
 
@@ -251,11 +260,13 @@ def _is_softmax(code: RowCode, data: np.ndarray, n_classes: int) -> bool:
     if not np.all(np.isfinite(count)) or not np.any(count > 0):
         return False
     rng = np.random.default_rng(0)
+    # At zero, where a softmax is curved, and where it is nearly flat.
     for scale in (0.0, 1.0, 4.0):
         x = rng.normal(0, 1, (size, m)) * scale
         p = softmax(np.concatenate([x, np.zeros((n_classes - size, m))]), axis=0)[:size]
         hessian = -count * (p[:, None] * np.eye(size)[:, :, None] - p[:, None] * p[None])
         for h, (e, f) in zip(evaluate(x, data), code.derivatives(2), strict=True):
+            # Rounding: a difference of numbers near count.
             if not np.all(np.abs(h - hessian[e, f]) <= 1e-8 * (1 + count)):
                 return False
     return True
@@ -265,6 +276,8 @@ def _least(code: RowCode, e: int, data: np.ndarray) -> float | None:
     """Infimum of a second derivative over sampled rows and a wide grid; None where it has none."""
     m = data.shape[1]
     evaluate = _function(code, [code.derivatives(2)[e, e]])
+    # A choice: a grid of 1,000 points, dense near the centre, between which a curvature hardly
+    # changes.
     grid = np.sinh(np.linspace(-np.arcsinh(_WIDEST), np.arcsinh(_WIDEST), 1000))
     origins = [np.zeros(m), *data]
     x, least, inner = np.zeros((code.n_predictors, m)), np.inf, np.inf
@@ -275,7 +288,7 @@ def _least(code: RowCode, e: int, data: np.ndarray) -> float | None:
             if not np.isfinite(lowest):
                 return None
             least = min(least, lowest)
-            if abs(distance) < 0.1 * _WIDEST:
+            if abs(distance) < 0.1 * _WIDEST:  # A choice: the inner tenth.
                 inner = min(inner, lowest)
     settled = least >= inner - _SETTLED * abs(inner)
     return (1 + 2 * _SETTLED) * min(least, 0.0) if settled else None
@@ -289,6 +302,7 @@ def _least_found(code: RowCode, data: np.ndarray) -> float:
     evaluate, size, m = _function(code, _bends(code)), code.n_predictors, data.shape[1]
     rng, least = np.random.default_rng(0), np.inf
     origins = np.concatenate([np.zeros((1, m)), data])
+    # Up to three, where a softmax is nearly flat.
     for k, scale in enumerate(np.geomspace(_NEAREST, 3.0, _POINTS)):
         ties = _TIE * rng.integers(-1, 2, (size, m)) if k % 2 else 0.0
         x = origins[k % len(origins)] + ties + rng.normal(0, scale, (size, m))
@@ -342,6 +356,7 @@ def _holds(code: RowCode, bends: Sequence[Variable], data: np.ndarray) -> bool:
     touched = False
     for k in range(_POINTS):
         origin = origins[k % len(origins)]
+        # A choice: references up to some thirty from the data, as those of scales of data.
         star = origin + rng.normal(0, 1, (size, m)) * 10 ** rng.uniform(-2, 1.5)
         z = rng.normal(0, 1, (size, m)) * 10 ** rng.uniform(
             np.log10(_NEAREST), np.log10(_FARTHEST), m

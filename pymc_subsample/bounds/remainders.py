@@ -23,7 +23,7 @@ import numpy as np
 from pymc_subsample.bounds.kernel import StratumBounds, cubic_sum, distances
 from pymc_subsample.bounds.strata import SINGLE, Strata, UnboundedError
 from pymc_subsample.bounds.thinning import RowsRead
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.graph.intervals import WORK
@@ -33,15 +33,17 @@ BOUNDS = ("auto", "global", "local")
 _NAMED = {3: "third", 4: "fourth"}
 
 # Limits of r_s beyond its typical size, and everywhere, and by how much at most bounds are larger
-# than within the first: sharper ones are made as large.
+# than within the first: sharper ones are made as large. A choice between the work of a walk
+# through the graph for each pair and rows that are drawn in vain, which grow with the bound.
 _BEYOND = (2.0, 5.0, 15.0)
 _LARGER = (1.0, 3.0, 10.0, 30.0)
-# Rows of which so many times all would be read always have no useful bounds.
+# Rows of which so many times all would be read always have no useful bounds. A choice: other rows
+# have to be cheaper than those.
 _MOST_ALWAYS = 0.25
 # Of the processor for an interval: 9 to 13 ns in six models of 20,000 rows. Time is counted like
 # this so that no decision depends on what else the machine does.
 _SECONDS = 1.2e-8
-# Per decision: no sharper bounds are looked for.
+# Per decision: no sharper bounds are looked for. A choice: with fewer draws are hardly faster.
 _FEW_ROWS = 3.0
 _SMALLEST = np.float32(1e-30)
 

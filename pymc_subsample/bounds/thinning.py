@@ -8,15 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# A row or a gradient takes so long per element and besides; a stratum and a term of order 3.
+# A row or a gradient takes so long per element and besides; a stratum and a term of order 3. Only
+# ratios count: they choose between numbers of moves.
 _PER_ROW, _ROW, _GRADIENT, _STRATUM, _CUBE = 30.0, 500.0, 500.0, 10.0, 0.4
-# A row that is read for a gradient.
+# A row that is read for a gradient. A choice: half of one that is drawn, as its place is known.
 EXACT = 15.0
-# A recorded draw, besides its proposals.
+# A recorded draw, besides its proposals. Of Python, mostly.
 DRAW = 100_000.0
-# Gradients that a move of the surrogate takes, before a chain has shown them.
+# Gradients that a move of the surrogate takes, before a chain has shown them. A choice: draws of
+# tuning correct it.
 GRADIENTS = 8.0
-# Moves of the surrogate per proposal, at most.
+# Moves of the surrogate per proposal, at most. A choice: beyond it the rest of a draw takes no
+# time beside them.
 _MOST_MOVES = 16
 _TINY = 1e-300
 
@@ -35,6 +38,7 @@ class RowsRead:
     def time(self) -> float:
         """Time of a decision."""
         measuring = 2 * self.strata * (self.seen**2 + _STRATUM)
+        # A row is read as if it had ten numbers more: its data and what is cached of it.
         return self.rows * (_PER_ROW * (self.seen + 10) + _ROW) + measuring + _CUBE * self.cubes
 
 
@@ -73,6 +77,7 @@ def lag_one(x: np.ndarray) -> float:
     x = x - x.mean(axis=0)
     between = np.sum(x[1:] * x[:-1], axis=0) / np.maximum(np.sum(x**2, axis=0), _TINY)
     slowest = between.max() - 2.0 / np.sqrt(len(x))
+    # a move of 1,000 is kept finite
     return float(np.clip(max(slowest, between.mean()), 0.0, 0.999))
 
 

@@ -33,9 +33,17 @@ __all__ = [
 
 # Orders of control variates that go without them, or that have constant ones.
 _PLAIN, _CONSTANT = ((1, 2), '"auto" or None'), ((0, 1, 2), '"auto"')
-# Within a draw, of which memory and the time to an interrupt are bounded.
+# Within a draw, of which memory and the time to an interrupt are bounded. A choice: of 100 us
+# each they take a second.
 _MOST_TRANSITIONS = 10_000
-# Beyond it sums over rows lose what they are compared with.
+# Rows of a batch to begin with, where a sampler has no reason for others. A choice: means of 100
+# are nearly normal, and twice as many cost tests that decide at once twice as much.
+BATCH = 100
+# Doublings of a trajectory that may be asked for. A choice: a million steps are most likely a
+# mistake.
+_DEEPEST = 20
+# Beyond it sums over rows lose what they are compared with: a log-likelihood of 1e9 is rounded to
+# 1e-7.
 _MOST_TEMPERATURE = 1e6
 
 
@@ -109,6 +117,19 @@ def transitions(value: Any, name: str = "transitions_per_draw") -> int:
     return count(name, value, most=_MOST_TRANSITIONS)
 
 
+def treedepth(value: Any) -> int:
+    """Return `value` if it is a number of doublings that a trajectory may have at most."""
+    return count("max_treedepth", value, most=_DEEPEST)
+
+
+def path_length(value: Any) -> float:
+    """Return the length of trajectories; by default a quarter of a period of a normal posterior.
+
+    From there momentum and position have changed places: positions do not depend on those before.
+    """
+    return between("path_length", np.pi / 2 if value is None else value, 0.0, np.inf)
+
+
 def temperature(value: Any, zero: bool = False) -> float:
     """Return a temperature; whether it may be zero is up to the sampler."""
     if zero and is_number(value) and value == 0:
@@ -173,7 +194,7 @@ def row_bound(value: Any) -> float:
 
 def seed(name: str, value: Any) -> int:
     """Return an integer seed."""
-    return count(name, value, smallest=0, most=2**64)
+    return count(name, value, smallest=0, most=2**64)  # of NumPy's seeds
 
 
 def only_numba(compile_kwargs: Mapping | None) -> None:

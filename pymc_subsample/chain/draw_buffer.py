@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 # For which draws are made at a time: an interrupt waits for them. A state that takes more than a
 # share of that to copy, as of thousands of parameters, is not copied: draws are made one by one.
+# A choice: nobody notices a fiftieth of a second.
 _SECONDS, _SHARE = 0.02, 0.05
 # Copies of a state of which the fastest tells how long one takes: a machine that is busy
-# elsewhere makes some of them slow.
+# elsewhere makes some of them slow. A choice: all five are slow only where the machine always is.
 _COPIES = 5
 # Draws that are taken apart at a time: Python's objects of few live in the processor's cache, and
-# die before its collector looks at them.
+# die before its collector looks at them. A choice: of twice as many some no longer fit.
 _APART = 64
 
 

@@ -10,12 +10,16 @@ from pymc_subsample.expansion.factors import Kind, deviations, kind, scaled, spa
 from pymc_subsample.expansion.quadratic import Quadratic
 from pymc_subsample.kernels.estimates import BLOCK_POISSON
 
-_PILOT_POINTS = 4  # Points, at each of which all rows are evaluated.
-# Posterior probability outside the ellipsoid of the block-Poisson estimate, were it normal.
+# Points, at each of which all rows are evaluated. A choice: each costs a pass, and rows that
+# matter in one direction alone are also looked for at the far points and while tuning.
+_PILOT_POINTS = 4
+# Posterior probability outside the ellipsoid of the block-Poisson estimate, were it normal. A
+# choice: a chain of a million draws would leave it once in a thousand runs.
 _OUTSIDE = 1e-9
 _FAR_POINTS = 4
 _FAR = 4.0
-# By what share a posterior may be wider or narrower than the one around which residuals are known.
+# By what share a posterior may be wider or narrower than the one around which residuals are
+# known. A choice: their variances then differ by less than those of different pilot points.
 _ALIKE = 1.25
 
 

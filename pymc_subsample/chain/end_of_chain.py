@@ -10,7 +10,7 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.util import is_transformed_name
 
 from pymc_subsample.chain.integrating import check_units, each
-from pymc_subsample.chain.starting import log_prior
+from pymc_subsample.chain.points import log_prior
 from pymc_subsample.diagnostics import checks, tails
 from pymc_subsample.diagnostics.checks import Check, amount
 from pymc_subsample.diagnostics.divergences import RULE_NAMES
@@ -22,6 +22,7 @@ from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.model.support import impossible
 
 # Share of the draws before divergences that are beside an edge, from which on that is the cause.
+# A majority.
 _MOST = 0.5
 # Standard deviations that a trajectory may go, from one tail to the other: one draw in 16,000 is
 # beyond 4.

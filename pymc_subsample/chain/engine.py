@@ -23,10 +23,10 @@ from pymc_subsample.chain.method import Method
 from pymc_subsample.chain.model_compilation import CONNECTED, Form, connect
 from pymc_subsample.chain.multimodality import number_of_chain
 from pymc_subsample.chain.notices import Unsaid
+from pymc_subsample.chain.points import ThetaLayout
 from pymc_subsample.chain.sampler import Sampler, Statistics
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.chain.shared_arguments import SharedContinuous, complete, read_arguments
-from pymc_subsample.chain.theta_layout import ThetaLayout
 from pymc_subsample.chain.tuning import ProposalTuning, Tuning
 from pymc_subsample.diagnostics.checks import Rule
 from pymc_subsample.expansion import Expansion

@@ -22,12 +22,13 @@ from pymc_subsample.model.bambi import has_rows
 from pymc_subsample.model.binding import listed
 from pymc_subsample.model.errors import TallModelError
 from pymc_subsample.model.evaluation import Evaluation
-from pymc_subsample.warning import warn
+from pymc_subsample.validation import warn
 
 _log = logging.getLogger("pymc.subsample")
 
 _GB = 1e9  # Bytes.
-# Share of the free memory that the draws of a run may take.
+# Share of the free memory that the draws of a run may take. A choice: the rest is for what is
+# made of them. A choice: the largest few take nearly all.
 _SHARE = 0.5
 _SHOWN = 4
 # What distributions of PyMC store of their own accord, by the end of its name.
@@ -78,7 +79,7 @@ def warn_of_rows(model: pm.Model, tall: Evaluation, lengths: Collection[int] = (
     large = _row_length(model, variables, lengths)
     if not large or all(has_rows(model, s.name) for s in large):
         return
-    total = sum(s.size for s in large) * 1000 / _GB
+    total = sum(s.size for s in large) * 1000 / _GB  # of 1,000 draws
     warn(
         "Deterministic variables with one element per row are evaluated on all rows, and stored, "
         f"at every draw: {', '.join(map(str, large))}. That takes {total:.2g} GB per 1,000 draws "
@@ -146,6 +147,7 @@ def refuse_beyond_memory(model: pm.Model, local: Collection[str] = ()) -> None:
     if needed <= _SHARE * free:
         return
     largest = sorted(stored, key=lambda s: -s.size)
+    # A choice: less than a tenth of the largest is not worth a name.
     large = [s for s in largest if s.size >= 0.1 * largest[0].size][:_SHOWN]
     raise TallModelError(
         f"The draws of this run take {needed / _GB:.3g} GB of memory ({len(traces)} chains of "
@@ -193,7 +195,7 @@ def total_memory() -> float | None:
 def _of_machine() -> float | None:
     found = _numbers(Path("/proc/meminfo"))
     if "MemAvailable:" in found:
-        return 1024 * found["MemAvailable:"]
+        return 1024 * found["MemAvailable:"]  # which is in kB
     known = map(_pages, ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"))
     return next((n for n in known if n is not None), None)
 

@@ -10,8 +10,8 @@ from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.chain.model_compilation import expansion_of_order
+from pymc_subsample.chain.points import read
 from pymc_subsample.chain.sampler import Statistics
-from pymc_subsample.chain.starting import read
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.model import TallModel

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pymc_subsample.chain import guards, variables
+from pymc_subsample.chain.points import ThetaLayout
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.setup import Preparation, Problem
-from pymc_subsample.chain.theta_layout import ThetaLayout
 from pymc_subsample.compiled.functions import building_graphs
 from pymc_subsample.coordinates import (
     QRCoordinates,
@@ -170,7 +170,7 @@ def connect(step: "ChainStep") -> None:
     with building_graphs(), step.made_by.in_use():
         tall = step.tall = TallModel(step.sampled_model, **step.rows_of, scales=step.form.scales)
         if not step.method.binary:
-            variables.refuse_discrete(step.vars, step.model)
+            variables.refuse_discrete(step.vars, step.sampled_model)
             variables.refuse_own_steps(step.vars, step.model)
         with (
             doing("compiling the log-likelihood"),

@@ -7,7 +7,7 @@ import numpy as np
 from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain import arguments, starting
+from pymc_subsample.chain import arguments, points
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.method import Method, ReferredState
 from pymc_subsample.chain.proposals import (
@@ -26,14 +26,16 @@ from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
 
 Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
-# Rows to read for the check of a chain, at this many draws at least and at most.
+# Rows to read for the check of a chain, at this many draws at least and at most. A choice of time;
+# fewer than two draws say nothing of their spread.
 _PILOT_ROWS, _FEWEST_PILOTS, _MOST_PILOTS = 8_000_000, 2, 8
 
 
 class Aims(NamedTuple):
     """What proposals are tuned to."""
 
-    # Acceptance rates: of random walks in one dimension and in many, and of Langevin proposals.
+    # Acceptance rates: of random walks in one dimension and in many, and of Langevin proposals
+    # (Roberts and Rosenthal 2001).
     one: float = 0.44
     many: float = 0.234
     drifting: float = 0.574
@@ -87,7 +89,7 @@ def set_up(
     *,
     proposal: Proposal | None = None,
     temperature: float = 1.0,
-    transitions_per_draw: int = 10,
+    transitions_per_draw: int = 10,  # A choice: Python takes as long as one or some of them.
     **above: Unpack[SharedContinuous],
 ) -> None:
     """Begin the set-up of a step that proposes moves, with proposals that adapt in tuning.
@@ -209,14 +211,15 @@ def _first_scale(step: Any) -> float:
     size, given = len(step.active), given_scale(step.proposal)
     if given is not None:
         return given
+    # 1.65: Roberts and Rosenthal 1998.
     return 1.65 / size ** (1 / 6) if by_langevin(step) else step.aims.scale / np.sqrt(size)
 
 
 def entered(step: Any, point: PointType) -> np.ndarray:
     """Read a point, or start at the reference."""
-    theta = starting.read(step, point)
+    theta = points.read(step, point)
     if step.start_at_reference:
-        starting.start(step, theta, point, step.home.factor)
+        points.start(step, theta, point, step.home.factor)
     return theta
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pymc.subsample")
 
-_MOST_SEEDS = 2**31  # Seeds of NumPy's are 32 bits, here without a sign.
+MOST_SEEDS = 2**31  # Seeds of NumPy's are 32 bits, here without a sign.
 # Transforms, if any, under which a change of sign mirrors a variable, or an element is its own.
 _MIRRORS = (IntervalTransform, ZeroSumTransform)
 _ELEMENTWISE = (
@@ -47,7 +47,7 @@ def starts(model: pm.Model, tall: TallModel) -> Starts:
         draw, drawn = compiled()
         theta = initial + rng.uniform(-2, 2, len(initial))
         with np.errstate(all="ignore"):
-            point = draw(int(rng.integers(_MOST_SEEDS)))
+            point = draw(int(rng.integers(MOST_SEEDS)))
         for name, part in zip(tall.names, tall.slices, strict=True):
             if name in drawn:
                 theta[part] = np.ravel(point[name])
@@ -86,6 +86,7 @@ def warn_of_modes(step: "ChainStep") -> None:
     names = [
         name
         for name, part in step.layout.every
+        # A choice: names are of variables that differ visibly.
         if not all(np.allclose(here[part], x[part], rtol=0.1, atol=0.1) for x in others)
     ]
     shares = ", ".join(f"{share:.2g}" for share in search.shares[: 1 + len(others)])

@@ -13,7 +13,7 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc_subsample.chain.integrating import say_costs
 from pymc_subsample.chain.memory import hint_for_bambi, refuse_beyond_memory, warn_of_rows
 from pymc_subsample.chain.pm_sample import refuse_init
-from pymc_subsample.warning import warn
+from pymc_subsample.validation import warn
 
 if TYPE_CHECKING:
     from pymc_subsample.chain.engine import ChainStep

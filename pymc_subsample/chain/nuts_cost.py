@@ -33,19 +33,23 @@ _PER_OPERATION = 1.1e-9
 # To compile a model's log density and gradient: nutpie 0.16, which keeps nothing on disk, took 5
 # to 10 s of processor time.
 COMPILE_SECONDS = 5.0
-# Of `pm.sample`, after as many of tuning.
+# Of `pm.sample`, after as many of tuning. PyMC's defaults.
 DRAWS = 1000
-# Gradients per draw that NUTS takes of regressions (5 to 8 in trials of Poisson ones, zero-inflated
-# ones and mixtures).
+# Gradients per draw that NUTS takes of regressions (5 to 8 in trials of Poisson ones,
+# zero-inflated ones and mixtures). A gradient is timed on so many rows at most, for so long: a
+# choice, as noise of a tenth changes no advice.
 FEW_GRADIENTS = 7
 _TIMED_ROWS = 200_000
 TIMED_SECONDS = 0.1
-# Draws of a step that are timed, the first few that are not counted, and time that is enough.
+# Draws of a step that are timed, the first few that are not counted, and time that is enough. A
+# choice: the first ones load code.
 _PROBE, _FIRST, _PROBE_SECONDS = 12, 4, 5.0
 
-# Standard deviations.
+# Standard deviations. No draw of a normal distribution is as far; where an expansion has no
+# bound, draws soon are.
 _ASTRAY = 12.0
-# Normal draws in the chain's own coordinates that show variances of the model's variables.
+# Normal draws in the chain's own coordinates that show variances of the model's variables. Their
+# variances are good to 6%, the root of 2 / 500.
 _POINTS = 500
 
 
@@ -146,7 +150,12 @@ class NutsOnExpansion:
         self.reference, self.sd, self.tall = reference, np.sqrt(variance), tall
         self._point = {**model.initial_point(), **tall.unravel(reference.theta)}
         potential = QuadPotentialDiagAdapt(
-            len(variance), reference.theta.copy(), variance.copy(), 10, rng=rng
+            # 10: the weight of the first variances, as in PyMC.
+            len(variance),
+            reference.theta.copy(),
+            variance.copy(),
+            10,
+            rng=rng,
         )
         with quiet():
             self.nuts = pm.NUTS(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pymc.exceptions import SamplingError
@@ -23,13 +23,15 @@ from pymc_subsample.diagnostics.checks import amount
 
 if TYPE_CHECKING:
     from pymc_subsample.chain.engine import ChainStep
-    from pymc_subsample.samplers.hmc_ecs.step import HMCECS
 
-# Of the rows, from which reading all of them is tried, and from which it may be faster.
+# Of the rows, from which reading all of them is tried, and from which it may be faster. A choice:
+# of fewer rows a trial of NUTS is not worth its time.
 LARGE_SHARE, NO_SMALL_SHARE = 0.25, 0.1
-# What an approximation must save: at least so many seconds, and this share of the time.
+# What an approximation must save: at least so many seconds, and this share of the time. A choice:
+# below them nobody would change an exact run for an approximate one.
 SAVED_SECONDS, _SAVED_SHARE = 10.0, 0.5
-# Tuning draws of a short trial of NUTS, and its time; gradients per draw that are many.
+# Tuning draws of a short trial of NUTS, and its time; gradients per draw that are many. A choice:
+# tuning has found its step size by then; thirty gradients are a tree of depth five.
 _SHORT, _SHORT_SECONDS, _MANY = 100, 1.0, 30
 
 
@@ -89,7 +91,10 @@ def compare(step: "ChainStep", drawn: tuple[float, float] | None = None) -> Comp
     """
     assert step.prepared is not None
     per_gradient = seconds_per_full_gradient(
-        step.expansion, step.prepared.reference, 0.2 * TIMED_SECONDS
+        # A choice: noise of a quarter changes nothing that is said.
+        step.expansion,
+        step.prepared.reference,
+        0.2 * TIMED_SECONDS,
     )
     if drawn is None and 2 * DRAWS * _MANY * per_gradient < SAVED_SECONDS:
         return Comparison(per_gradient)
@@ -108,9 +113,10 @@ def _gradients_of_tuning(step: "ChainStep") -> float | None:
         sizes, draws, diverging = pilot.run(_SHORT, _SHORT_SECONDS)
     except (SamplingError, ValueError):  # not finite where it starts
         return None
+    # A choice: a fifth of the tuning draws, as of targets far from what NUTS can do.
     if diverging > 0.2 * len(sizes) or pilot.astray(draws):
         return None
-    return float(np.mean(sizes[len(sizes) // 3 :]))
+    return float(np.mean(sizes[len(sizes) // 3 :]))  # without the first steps of dual averaging
 
 
 @dataclass(frozen=True)
@@ -121,8 +127,8 @@ class Beside:
     use: str = ""  # Code of what saves so much.
 
 
-def beside_all_rows(step: "HMCECS", drawn: tuple[float, float] | None = None) -> Beside:
-    """Compare a step with NUTS on all rows, if it reads many of them.
+def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Beside:
+    """Compare a step with NUTS on all rows, if its estimates read many of them, `share`.
 
     `drawn` are seconds and gradients per draw of a chain that runs; None for those of a trial.
     """
@@ -150,11 +156,11 @@ def beside_all_rows(step: "HMCECS", drawn: tuple[float, float] | None = None) ->
     )
     faster = step.exact and found.seconds < found.full_seconds
     if pays(found.seconds, found.full_seconds) or faster:
-        return Beside(f"{times}. HMCECS is the faster one")
+        return Beside(f"{times}. {type(step).__name__} is the faster one")
     use = code if pays(found.full_seconds, found.seconds) else ""
     return Beside(f"{times}. Use {code}, which is exact", use)
 
 
-def _all(step: "HMCECS") -> str:
+def _all(step: "ChainStep") -> str:
     """Say what NUTS evaluates: of a model without its local variables, all units."""
     return "all rows" if step.units is None else "all units, without local variables too,"

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 _log = logging.getLogger("pymc.subsample")
 
-# Seconds of wall time after which it is said.
+# Seconds of wall time after which it is said. A choice of patience: the first when one begins to
+# wonder, each later one some times as long.
 _LIMITS = (5.0, 30.0, 120.0, 600.0)
 
 

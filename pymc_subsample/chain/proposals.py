@@ -27,7 +27,7 @@ def _covariance(value: object, of: str) -> np.ndarray | None:
     if cov.ndim == 1:
         valid = valid and bool(np.all(cov > 0))
     else:
-        valid = valid and bool(np.allclose(cov, cov.T, rtol=1e-8, atol=0))
+        valid = valid and bool(np.allclose(cov, cov.T, rtol=1e-8, atol=0))  # the root of rounding
         valid = valid and bool(np.linalg.eigvalsh(cov)[0] > 0)
     if not valid:
         raise ValueError(f"{of}: covariance must be symmetric and positive definite, got {cov}.")

@@ -7,7 +7,8 @@ import numpy as np
 
 from pymc_subsample.chain.ellipsoid import as_wide, far_points, on_ellipsoid, shape
 from pymc_subsample.chain.progress import doing
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.chain.tuning import AWAY
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.coordinates.fit import fitted, locate
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.curvature import MAX_DENSE, rounded
@@ -27,11 +28,12 @@ from pymc_subsample.model import TallModelError
 _log = logging.getLogger("pymc.subsample")
 
 # What rounding may change in the precision of the posterior along some direction, as a share, and
-# from where columns are taken apart, if that is possible.
+# from where columns are taken apart, if that is possible. A posterior's standard deviation is
+# then off by 5%, the bound of checks (`STRETCH_BOUND`); a tenth of it is no loss.
 _ROUNDED, NEARLY = 0.1, 0.01
-# Standard deviations per parameter between an earlier reference and a posterior that it serves.
-_SERVES = 0.5
-# Modes in which chains start: how many at most, and the share of the mass from which.
+# Modes in which chains start: how many at most, and the share of the mass from which. A choice:
+# `pm.sample` runs four chains where it has the cores; a mode of less mass changes no number by more
+# than that.
 _MODES, _STARTED = 4, 0.01
 
 
@@ -127,7 +129,7 @@ class Problem:
             return distance_to_mode(at, shape(at, moved, moved)[1], moved)
 
         distance = off(found) if found.reference.is_finite else np.inf
-        if effects is not None and self.earlier and _SERVES < distance < np.inf:
+        if effects is not None and self.earlier and AWAY < distance < np.inf:
             found = fitted(polish(posterior, found.theta, moved))
             distance = off(found)
         if not is_far(distance):
@@ -162,11 +164,11 @@ class Problem:
         at = fitted(Quadratic(expansion, known.reference))
         _, spread = shape(at, self.active, free)
         shift = expansion.from_values(expansion.values(given), at.theta) - at.theta
-        if not np.sqrt(np.mean(whiten(spread, shift[free]) ** 2)) <= _SERVES:
+        if not np.sqrt(np.mean(whiten(spread, shift[free]) ** 2)) <= AWAY:
             return None
         at = fitted(Quadratic(expansion, extended(expansion, known.reference, known.n_rows)))
         scale, spread = shape(at, self.active, free)
-        if not distance_to_mode(at, spread, free) <= _SERVES:
+        if not distance_to_mode(at, spread, free) <= AWAY:
             return None
         _log.info(
             "Sums of %s rows are those of an earlier run; %s were read",

@@ -11,7 +11,7 @@ from pymc_subsample.chain.memory import total_memory
 from pymc_subsample.chain.nuts_instead import nuts
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.setup import Preparation, Problem
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.block_poisson import choose_products, log_variance
@@ -32,9 +32,11 @@ from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.model import TallModelError
 
-# Share of the rows read by an estimate, those that are read always among them.
+# Share of the rows read by an estimate, those that are read always among them. Beyond it reading
+# all of them in order is faster than drawing some.
 _MOST = 0.5
-# Of the memory, that a chain may take to hold all rows.
+# Of the memory, that a chain may take to hold all rows. A choice: four chains, as `pm.sample` runs
+# where it has the cores, then take less than half.
 _OF_MEMORY = 0.1
 
 

@@ -6,19 +6,39 @@ import numpy as np
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion.curvature import MAX_DENSE
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 from pymc_subsample.expansion.factors import Kind, factor, kind, reshaped, stretched, whiten
+from pymc_subsample.kernels.dynamics import JITTER
 
-_FEWEST_DRAWS = 20  # Of a look at recent ones, for means and variances of them.
+# Of a look at recent ones, for means and variances of them. A choice: standard deviations are
+# then good to a sixth.
+_FEWEST_DRAWS = 20
 _INITIAL_STEP = 0.5  # In standard deviations; dual averaging moves it within some draws.
-_PILOT_DRAWS = 8  # At each of which all rows are evaluated.
+# At each of which all rows are evaluated. A choice: their largest noise is that of the worst
+# tenth.
+_PILOT_DRAWS = 8
 # Of the moves that were not accepted, where some diverge: from 0.8 to 0.95, then nearly to 0.99,
 # as Stan and PyMC advise. Where more of them diverge, as nearly all do at an edge of the support
 # (0.17 to 0.21 of the draws beside a constraint, 0.008 to 0.016 beside walls), smaller steps do not
 # help.
 _CALMER = 0.25
+
+
+# Standard deviations per parameter from which on a chain, or a posterior, has left a reference. A
+# choice: terms of the rows that order 2 leaves are an eighth of those at one standard deviation.
+AWAY = 0.5
+# Draws that the current factor is worth beside those of a look: for each parameter of a covariance,
+# as Stan shrinks by 5 in all; and for a variance. Choices.
+_PRIOR, _PRIOR_DIAGONAL = 5, 10
+# Steps of a trajectory at most: those of the ten doublings that PyMC's NUTS and Stan allow.
+_MOST_STEPS = 2**10
+
+
+def extent(path_length: float, step_size: float) -> float:
+    """Return how long trajectories are on average: `path_length`, within `_MOST_STEPS`."""
+    return float(min(path_length, _MOST_STEPS / (1.0 + JITTER) * step_size))
 
 
 @dataclass_state
@@ -45,6 +65,7 @@ class Tuning(WithSamplingState):
 
     _state_class = TuningState
     # Fractions of the tuning phase after which its recent draws are looked at.
+    # A choice: the first soon, as starts are far out; the last leaves draws to adapt step sizes.
     looks: ClassVar[tuple[float, ...]] = (0.15, 0.4, 0.7)
 
     def __init__(
@@ -123,6 +144,7 @@ class Tuning(WithSamplingState):
         self.thetas = self.thetas[:0]
         self.variances, self.diverging = self.variances[:0], self.diverging[:0]
         if step_size is not None:
+            # Hoffman and Gelman 2014: gamma, kappa and t0.
             self.step = DualAverageAdaptation(step_size, self.target_accept, 0.05, 0.75, 10)
 
     def calm(self) -> bool:
@@ -175,18 +197,18 @@ class Tuning(WithSamplingState):
         centre is more than half a posterior standard deviation per parameter away. Parameters
         that other step methods move count by the largest such distance.
         """
-        if self.noise() <= 0.25 * VARIANCE_BOUND:
+        if self.noise() <= 0.25 * VARIANCE_BOUND:  # a choice; see above
             return False
         recent, others = self.recent(), np.delete(np.arange(len(reference)), self.active)
         shift = np.abs(recent.mean(axis=0) - reference)[others]
         rounding = 1e-9 * np.abs(reference[others])  # of means of equal numbers
-        beyond = shift > 0.5 * recent[:, others].std(axis=0) + rounding
+        beyond = shift > AWAY * recent[:, others].std(axis=0) + rounding
         return self.left(reference) or bool(np.any(beyond))
 
     def left(self, reference: np.ndarray) -> bool:
         """Whether recent draws have settled half a standard deviation per parameter away."""
         shift = (self.recent().mean(axis=0) - reference)[self.active]
-        return bool(np.sqrt(np.mean(whiten(self.factor, shift) ** 2)) > 0.5)
+        return bool(np.sqrt(np.mean(whiten(self.factor, shift) ** 2)) > AWAY)
 
     @one_thread
     def better_factor(self, worth: float = 1.0) -> np.ndarray | None:
@@ -204,17 +226,20 @@ class Tuning(WithSamplingState):
         white = whiten(self.factor, centred.T)
         if kind(self.factor) is not Kind.FULL:
             ratio = np.var(white, axis=1)
+            # A choice: standard deviations within a factor of two hardly slow a chain.
             if ratio.max() < 4.0 and ratio.min() > 0.25:
                 return None
-            return stretched(self.factor, (n * ratio + 10) / (n + 10))
+            return stretched(self.factor, (n * ratio + _PRIOR_DIAGONAL) / (n + _PRIOR_DIAGONAL))
         cov = white @ white.T / len(draws)
+        # A choice: three times as many draws as there are, since they are not independent.
         edge = np.sqrt(3 * size / n)
         values = np.linalg.eigvalsh(cov)
+        # A choice: eigenvalues twice as far out as chance has them.
         too_wide = values[-1] > 2.0 * (1 + edge) ** 2
         too_narrow = values[0] < 0.5 * max(1 - edge, 0.0) ** 2
         if not (too_wide or too_narrow):
             return None
-        weight = n / (n + 5 * size)
+        weight = n / (n + _PRIOR * size)
         shrunk = weight * cov + (1 - weight) * np.eye(size)
         return reshaped(self.factor, shrunk)
 
@@ -222,10 +247,12 @@ class Tuning(WithSamplingState):
 class ProposalTuning(Tuning):
     """Adaptation of a Metropolis proposal: its scale at every draw, its covariance now and then."""
 
+    # A choice: each sees about as many draws as all before, and the last quarter adapts the scale
+    # alone.
     looks: ClassVar[tuple[float, ...]] = (0.1, 0.2, 0.35, 0.55, 0.75)
 
     @one_thread
-    def better_factor(self, worth: float = 0.1) -> np.ndarray | None:
+    def better_factor(self, worth: float = 0.1) -> np.ndarray | None:  # a choice
         """Factor of the covariance of the recent draws (Haario et al. 2001), shrunk.
 
         Towards the current covariance where the first was a full matrix, such as the inverse
@@ -240,12 +267,12 @@ class ProposalTuning(Tuning):
             return None
         if kind(self.factor) is Kind.SPARSE:
             ratio = np.var(whiten(self.factor, (draws - draws.mean(axis=0)).T), axis=1)
-            return stretched(self.factor, (n * ratio + 10) / (n + 10))
+            return stretched(self.factor, (n * ratio + _PRIOR_DIAGONAL) / (n + _PRIOR_DIAGONAL))
         if size > MAX_DENSE:
             return np.sqrt(variance)[None, :]
         if self._starts_full:
             white = whiten(self.factor, (draws - draws.mean(axis=0)).T)
-            weight = n / (n + 5 * size)
+            weight = n / (n + _PRIOR * size)
             shrunk = weight * (white @ white.T) / len(draws) + (1 - weight) * np.eye(size)
             return reshaped(self.factor, shrunk)
         weight = n / (n + size)

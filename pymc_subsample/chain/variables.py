@@ -266,6 +266,7 @@ def _check_support(
     for rv, value, density in zip(model.free_RVs, results, results[len(back) :], strict=False):
         given = values[rv.name]
         finite = np.isfinite(point[model.rvs_to_values[rv].name]).all() and np.isfinite(density)
+        # what transformations there and back may round
         if not finite or not np.allclose(value, given, rtol=1e-6, atol=1e-9):
             raise ValueError(
                 f"reference[{rv.name!r}] = {given} lies outside the support of {rv.name!r} "

@@ -39,7 +39,8 @@ PACKAGE = Path(__file__).parents[1]
 # Next to what PyTensor compiles, which needs a directory that can be written.
 ROOT = Path(pytensor.config.base_compiledir) / "pymc_subsample"
 
-# Code of other versions is removed when nobody has used it for so long.
+# Code of other versions is removed when nobody has used it for so long. A choice: who changes
+# between versions within a month compiles once.
 _KEPT_SECONDS = 30 * 24 * 3600.0
 
 
@@ -153,7 +154,7 @@ class _Kept(caching.NullCache):
             content = self._path(sig, codegen).read_bytes()
         except OSError:
             return None
-        checksum, code = content[:32], content[32:]
+        checksum, code = content[:32], content[32:]  # 256 bits
         return code if checksum == sha256(code).digest() else None
 
     def load_overload(self, sig: types.Type, target_context: BaseContext):

@@ -28,7 +28,7 @@ from pytensor.compile.maker import FunctionMaker
 from pytensor.graph.basic import Variable, clone
 
 from pymc_subsample.compiled.cache import compile_kept, packed, source_flags, unpacked
-from pymc_subsample.compiled.garbage import without_collection
+from pymc_subsample.compiled.process import without_collection
 
 VECTOR = types.Array(types.float64, 1, "C")
 MATRIX = types.Array(types.float64, 2, "C")
@@ -269,7 +269,7 @@ def by_name(name: str, function: Callable, signature: types.Type) -> Named:
     It is looked up when the code that calls it is loaded, so that this can be kept on disk too, by
     a process that has called `by_name` before. Code that calls it stays `at_home`.
     """
-    symbol = f"pymc_subsample_{name}_{sha256(str(signature).encode()).hexdigest()[:16]}"
+    symbol = f"pymc_subsample_{name}_{sha256(str(signature).encode()).hexdigest()[:16]}"  # 64 bits
     llvmlite.binding.add_symbol(symbol, _get_wrapper_address(function, signature))
     kind = types.FunctionType(signature)
 

@@ -44,7 +44,8 @@ from pymc_subsample.model import TallModel
 # their own and, as the coefficients of a smooth function, may be seen by every row. Time grows with
 # the third power.
 _FEW, _MOST = 12, 32
-# Elements that may move with them, and scales that are moved by quantiles.
+# Elements that may move with them, and scales that are moved by quantiles. A choice: time grows
+# with the third power of either.
 _MOST_LOCATIONS, _MOST_BENT = 200, 200
 
 

@@ -21,7 +21,8 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pymc_subsample.graph.interpreter import performed
 from pymc_subsample.graph.nodes import elemwise_name, is_product
 
-# Beyond this many components, what is written out for each group takes too long to compile.
+# Beyond this many components, what is written out for each group takes too long to compile. A
+# choice: six are an intercept and five slopes.
 MAX_COMPONENTS = 6
 
 _SAME = {"Identity", "Cast"}

@@ -28,9 +28,11 @@ from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.expansion.search import find_mode, polish, quadratic_mode
 
 # Below this share of the prior's, an effect's standard deviation tells nothing of information.
+# The root of the rounding of doubles. At most three rounds are a choice.
 _SMALLEST = 1e-8
 _ROUNDS = 3
-# Of a precision matrix with a diagonal of ones.
+# Of a precision matrix with a diagonal of ones. A choice: 1e-16 is rounding, and what such a
+# matrix solves has six digits.
 _SINGULAR = 1e-10
 
 
@@ -175,7 +177,7 @@ def _common(information: np.ndarray, crossed: np.ndarray) -> np.ndarray:
 
 def _solved(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Solve with a positive matrix in any units; where it is singular, by the shortest solution."""
-    scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-300))
+    scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-300))  # divides nothing by zero
     inverse = np.linalg.pinv(scale[:, None] * matrix * scale, rcond=_SINGULAR, hermitian=True)
     return scale[:, None] * (inverse @ (scale[:, None] * right))
 
@@ -183,6 +185,7 @@ def _solved(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
 def _inverse(effect: np.ndarray) -> np.ndarray:
     """Invert small matrices; where one is nearly singular, as if it were not."""
     left, values, right = np.linalg.svd(effect)
+    # divides nothing by zero
     values = np.maximum(values, _SMALLEST * np.maximum(values.max(axis=1, keepdims=True), 1e-150))
     return np.einsum("jba,jb,jcb->jac", right, 1 / values, left)
 
@@ -218,6 +221,7 @@ def locate(
             better = polish(posterior, found.theta, free)
         found = better
         at = found.reference
+        # a choice: nobody sees it
         if np.allclose(at.center, before, rtol=0, atol=1e-3 * _spread(at)):
             break
     return fitted(found)
@@ -233,4 +237,4 @@ def _spread(reference: Reference) -> np.ndarray:
         diagonal = np.zeros(size)
         same = row == column
         diagonal[row[same].astype(int)] = -value[same]
-    return 1 / np.sqrt(np.maximum(diagonal, 1e-300))
+    return 1 / np.sqrt(np.maximum(diagonal, 1e-300))  # divides nothing by zero

@@ -14,7 +14,8 @@ from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.model import TallModel
 
 # Rows that are looked at: few at the start and evenly spread, which tell most groupings that are
-# not nested, also where evenly spread ones see each group once; then so many at a time.
+# not nested, also where evenly spread ones see each group once; then so many at a time. A choice of
+# time and memory.
 _FEW, _MOST, _CHUNK = 2_000, 200_000, 50_000
 
 

@@ -25,11 +25,13 @@ from pymc_subsample.model import TallModel
 from pymc_subsample.model.qr import QR
 
 # Rows whose columns are looked at, and the share of a direction's precision that rounding may
-# change before its columns are taken apart: a hundredth of what is refused.
+# change before its columns are taken apart: a hundredth of what is refused. A choice: columns
+# that are nearly collinear are so in any rows.
 _ROWS, _LOST = 2_000, 1e-3
 # What others leave of a column of length one, in units of the rounding of draws over the posterior
 # standard deviation of n rows: below that draws do not hold the direction.
 _LEFT = 20 * np.finfo(float).eps
+# Columns that are taken apart together, at most; models of more are left as they are. A choice.
 _MOST = 20
 
 

@@ -13,13 +13,17 @@ from pymc_subsample.model import TallModel
 
 _log = logging.getLogger("pymc.subsample")
 
-_DISTANCES = (0.0, 0.3)  # Of points from the initial one, on PyMC's unconstrained scale.
+# Of points from the initial one, on PyMC's unconstrained scale. A choice: the point itself and
+# one that nobody chose.
+_DISTANCES = (0.0, 0.3)
 _STEP = 1e-5  # Of central differences: about the cube root of the rounding of doubles.
 _TOLERANCE = 1e-5  # Far above what such differences leave of a smooth map.
-# Of the slope in a random direction, beside what differences tell of it.
+# Of the slope in a random direction, beside what differences tell of it. A choice: ten times the
+# error of such differences.
 _SLOPE = 1e-4
 # Two compilations of one formula may round differently, as processors with other instructions do:
-# by a share of a number, and by one of the largest that it may be the difference of.
+# by a share of a number, and by one of the largest that it may be the difference of. A choice:
+# some million roundings of doubles, and some ten thousand.
 _ROUNDING, _CANCELLED = 1e-9, 1e-11
 
 
@@ -32,7 +36,7 @@ def reparameterise(tall: TallModel, expansion: Expansion, coordinates: Coordinat
     Returns whether they are.
     """
     written = expansion.parameters
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(3)  # any seed
     points = [_point(coordinates, tall.ravel(tall.initial_point), d, rng) for d in _DISTANCES]
     sound = all(_is_invertible(coordinates, psi) for psi in points)
     if sound:
@@ -74,12 +78,14 @@ def _point(
         k = block.components
         information, score = coordinates.constants(psi, name)
         root = rng.standard_normal((block.units, k, k))
+        # No information of rows, some, and so much that effects follow the data.
         full = rng.choice([0.0, 1.0, 100.0], (block.units, 1, 1)) * root @ root.transpose(0, 2, 1)
         information[:] = full[:, *np.triu_indices(k)].T
         score[:] = rng.standard_normal(score.shape)
         slant = coordinates.slant(psi, name)
         slant[:] = rng.standard_normal(slant.shape)
     for line in coordinates.splines(psi):
+        # A spline that bends by a fifth between knots, half a standard deviation apart from -4 on.
         bent = through(np.cumsum(np.exp(0.2 * rng.standard_normal(len(KNOTS)))) * 0.5 - 4.0)
         line[:] = 0.0 if bent is None else bent
     psi = coordinates.from_theta(theta, psi)
@@ -93,6 +99,7 @@ def _is_invertible(coordinates: Coordinates, psi: np.ndarray) -> bool:
         return True  # a start at which the prior is not finite is refused by name
     size = coordinates.size
     back = coordinates.from_theta(theta, psi)
+    # far above rounding, far below any mistake
     if not np.allclose(back[:size], psi[:size], rtol=1e-6, atol=1e-6):
         return False
     return bool(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 # Sides of elements that are looked at, the farthest reaching first: at most 33 passes over rows.
+# A choice: a heavy tail is the farthest reaching.
 _SIDES = 16
 # Times the farthest draw's distance at which a line is first looked at, and how much lower the log
 # density is there where the tail holds nothing: a normal one is 70 lower at four times three
@@ -27,8 +28,10 @@ _BULK = np.linspace(0.0, 1.0, 25)
 _TAIL = 2.0 ** np.arange(0.0, 12.5, 0.5)
 # Draws that should have been in a tail: none is there once in e^10 runs.
 _MISSED = 10.0
-# Times as many draws as elements, from which on their covariance is known.
-_KNOWN = 10
+# Times as many draws as elements, from which on their covariance is known. A choice, as for
+# `covariance_of` everywhere: eigenvalues are then good to a factor of two (Marchenko and Pastur
+# 1967).
+KNOWN = 10
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ def beyond(
         inside, outside = np.split(density, [len(bulk)])
         held = np.trapezoid(inside, bulk)
         mass = np.trapezoid(outside * tail, np.log(tail))
+        # x^2 over log x: a power more.
         square = np.trapezoid(outside * tail**3, np.log(tail))
         share = mass / (held + mass)
         if share * effective[line.element] > _MISSED:
@@ -92,7 +96,7 @@ def beyond(
 
 def _lines(draws: np.ndarray) -> tuple[np.ndarray, list[_Line]]:
     """Return the most central draw, and lines from there: of an element alone, and with others."""
-    low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
+    low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)  # quartiles
     scale = high - low
     moved = np.flatnonzero(scale > 0)
     if not len(moved):
@@ -111,7 +115,7 @@ def _lines(draws: np.ndarray) -> tuple[np.ndarray, list[_Line]]:
         alone = np.zeros(size)
         alone[e] = 1.0
         ways = [alone]
-        if 1 < size < len(draws) / _KNOWN:
+        if 1 < size < len(draws) / KNOWN:
             x = draws[:, e] - draws[:, e].mean()
             ways.append(x @ (draws - draws.mean(axis=0)) / (x @ x))
         lines += [_Line(int(e), sign * way, float(reach), float(max(other, 0.0))) for way in ways]

@@ -36,6 +36,9 @@ from pymc_subsample.diagnostics.record import ChainRecord, StepRecord
 
 # What rules of these are called, by the kind of sampler.
 RULE_NAMES = ("divergences", "diverged")
+# Distance of divergences from the mean, in standard deviations, that is the least; and how many
+# times as far what they hide may be, which covers chains that are kept out of a known region: a
+# choice.
 NEAREST = 1.0
 _MARGIN = 3.0
 
@@ -101,7 +104,7 @@ def loss(
 def effective_draws(thinned: np.ndarray, draws: int) -> float:
     """Effective draws of the slowest parameter, from 1 to all, by evenly spread ones, (m, a)."""
     found = np.asarray(array_stats.ess(thinned[None], chain_axis=0, draw_axis=1, method="mean"))
-    if len(thinned) < 8 or not np.isfinite(found).any():
+    if len(thinned) < 8 or not np.isfinite(found).any():  # a choice: fewer have no effective size
         return 1.0
     return float(np.clip(np.nanmin(found) * draws / len(thinned), 1.0, draws))
 

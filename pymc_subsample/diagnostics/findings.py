@@ -58,7 +58,7 @@ class Finding:
         """Show three digits, or as many as tell on which side of its bound the number is."""
         if not np.isfinite(self.value) or np.isnan(self.bound):
             return f"{self.value:.3g}", f"{self.bound:g}"
-        for digits in range(3, 18):
+        for digits in range(3, 18):  # doubles have 17
             value, bound = f"{self.value:.{digits}g}", f"{self.bound:.{max(digits, 6)}g}"
             if np.sign(float(value) - float(bound)) == np.sign(self.value - self.bound):
                 break

@@ -7,11 +7,16 @@ from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.stein_boundaries import Edges, operated
 
 _BOOTSTRAPS = 2_000  # P-values down to 1 / 2,001.
-# Effective draws of the slowest coordinate in a batch; batches per chain at most.
+# Effective draws of the slowest coordinate in a batch; batches per chain at most. A choice:
+# batches of ten effective draws are independent to a tenth, and ten of them show a variance to a
+# half.
 _BATCH, _MOST_BATCHES = 10.0, 10
 # Below these there is no p-value: batches of all chains, effective draws of the slowest coordinate.
+# A choice: fewer batches give F a tail that rejects nothing; of fewer draws p-values of right
+# chains were too small.
 _FEWEST_BATCHES, _FEWEST_EFFECTIVE = 4, 50
-# Variances of coordinates within this factor of their mean are pooled.
+# Variances of coordinates within this factor of their mean are pooled. A choice: a factor of two
+# in standard deviations.
 _ALIKE = 4.0
 
 
@@ -106,7 +111,7 @@ def combined(*p_values: float) -> float:
     p = np.array([p for p in p_values if not np.isnan(p)])
     if not len(p):
         return np.nan
-    p = np.clip(p, 1e-15, 1 - 1e-15)
+    p = np.clip(p, 1e-15, 1 - 1e-15)  # the tangent of doubles is finite there
     above = np.where(p < 0.5, 1.0, -1.0) / np.tan(np.pi * np.minimum(p, 1 - p))
     return float(np.arctan2(1.0, np.mean(above)) / np.pi)
 
@@ -120,6 +125,7 @@ def _batch_starts(x: np.ndarray, most: int) -> np.ndarray | None:
         array_stats.ess(x, chain_axis=0, draw_axis=1, method="mean", relative=True)
     )
     relative = relative[np.isfinite(relative)]
+    # divides nothing by zero
     slowest = float(np.clip(relative.min(), 1e-6, 1.0)) if len(relative) else 1.0
     chains, draws = x.shape[:2]
     per_chain = int(np.clip(draws * slowest / _BATCH, 1, min(most, _MOST_BATCHES)))
@@ -178,6 +184,7 @@ def _stein_kernel(x: np.ndarray, score: np.ndarray, inside: np.ndarray) -> np.nd
     distance = spread + spread.T - 2 * weighted @ weighted.T
     return (
         (score @ score.T) * base**-0.5
+        # Derivatives of the inverse multiquadric kernel, the root of base.
         + (pull + pull.T + inside @ inside.T) * base**-1.5
         - 3 * distance * base**-2.5
     )

@@ -18,10 +18,10 @@ OVERLOOKED = Rule(
 # normal posterior hardly one draw of 10^9 is lower, in any dimension; of -500 Exp(1), as of many
 # effects whose scale is not known above, none of 10^10.
 _ALLOWED, _WIDTHS = 25.0, 40.0
-# Draws that say what is usual, and fewest that do.
+# Draws that say what is usual, and fewest that do. A choice: passes over all rows.
 _USUAL, _FEWEST = 24, 8
-# Rows that are read in all; of more rows audits tell alone.
-_MOST_ROWS = 400_000_000
+# Rows that are read in all; of more rows audits tell alone. A choice of time.
+MOST_ROWS = 400_000_000
 
 
 def depth(logp: np.ndarray, usual: np.ndarray) -> float:
@@ -61,7 +61,7 @@ def check_overlooked(
     shares = np.full(len(thetas), 1 / len(thetas))
     far = farthest(standardised(thetas[:, active], shares))
     usual = np.linspace(0, len(thetas) - 1, min(_USUAL, len(thetas))).astype(int)
-    if n_rows * (len(far) + len(usual)) > _MOST_ROWS:
+    if n_rows * (len(far) + len(usual)) > MOST_ROWS:
         return []
     logp = log_density(thetas[np.concatenate([usual, far])])
     deep = depth(logp, logp[: len(usual)])

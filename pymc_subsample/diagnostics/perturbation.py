@@ -29,13 +29,15 @@ _NUMBERS, _FEWEST, _MOST = 100_000, 500, 5_000
 # in a parameter than so many standard deviations; and of the others a sample.
 _FARTHEST, _MOST_FAR, _FAR = 8, 32, 4.0
 SAMPLED = 16
-# Draws at which rows in memory are, at a time.
+# Draws at which rows in memory are, at a time. A choice: of memory, which numbers of all rows at
+# so many draws take.
 _AT_ONCE = 64
-# Draws of which a chunk's residuals are held at a time.
+# Draws of which a chunk's residuals are held at a time. A choice: of memory.
 _IN_A_CHUNK = 8
 # Largest share of a variable's squares in one draw that says something of its standard deviation.
+# A choice: above it that draw is the standard deviation.
 _LARGEST_SHARE = 0.3
-# Of an estimate, beside which any noise counts.
+# Of an estimate, beside which any noise counts. A choice: ten thousand roundings of doubles.
 _NO_NOISE = 1e-12
 
 

@@ -11,15 +11,21 @@ import numpy as np
 from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 
-_FOLD = 256  # Draws that are collected before they are added up together.
-# Draws among which those to check are chosen: evenly spread ones, and the noisiest.
+# Draws that are collected before they are added up together. A choice: Python costs little for
+# each then, and they take no memory.
+_FOLD = 256
+# Draws among which those to check are chosen: evenly spread ones, and the noisiest. A choice: of
+# memory; perturbations are judged by 500 of them.
 _MOST_THINNED = 512
 _NOISIEST = 64
-# Draws of a Metropolis-Hastings chain to check its test at.
+# Draws of a Metropolis-Hastings chain to check its test at. A choice: the check makes 2,000
+# decisions at each.
 _MOVES = 8
-# Draws of a chain of integration steps to keep, by their number and by their size.
+# Draws of a chain of integration steps to keep, by their number and by their size. A choice: 32
+# MB of numbers.
 _FEWEST_STEPS = 16
-# Batches of successive draws, for the Monte Carlo error of all of them.
+# Batches of successive draws, for the Monte Carlo error of all of them. A choice: errors are then
+# good to an eighth, the root of 1 / 64.
 _STEP_BATCHES = 32
 _ELEMENTS = 4_000_000
 
@@ -202,6 +208,7 @@ class ChainRecord(MovingRecord):
         scale = np.sqrt(np.diag(cov))
         scale = np.where(scale > 0, scale, 1.0)
         shift = (self.mean[active] - reference[active]) / scale
+        # ten thousand times rounding
         solved = np.linalg.lstsq(cov / np.outer(scale, scale), shift, rcond=1e-10)[0]
         return float(np.sqrt(max(shift @ solved, 0.0)))
 

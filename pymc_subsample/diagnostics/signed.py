@@ -84,7 +84,7 @@ def ess_bulk(values: np.ndarray, signs: np.ndarray) -> float:
     if not np.all(np.isfinite(values)):
         return np.nan
     ranks = rankdata(values).reshape(values.shape)
-    return ess_mean(norm.ppf((ranks - 3 / 8) / (values.size + 1 / 4)), signs)
+    return ess_mean(norm.ppf((ranks - 3 / 8) / (values.size + 1 / 4)), signs)  # Blom 1958
 
 
 def ess_quantile(values: np.ndarray, signs: np.ndarray, prob: float) -> float:
@@ -149,6 +149,7 @@ def hdi(values: np.ndarray, signs: np.ndarray, prob: float) -> np.ndarray:
     if np.any(np.isnan(values)):
         return np.full(2, np.nan)
     x, reached = distribution(values, signs)
+    # but for rounding
     last = np.searchsorted(reached, np.concatenate([[0.0], reached[:-1]]) + prob - 1e-12)
     holds = last < len(x)
     first, last = np.flatnonzero(holds), last[holds]

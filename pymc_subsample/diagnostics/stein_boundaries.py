@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion import Expansion
 
 # Halvings that find an edge along a step of one standard deviation: to 1e-7 of it.
@@ -30,11 +30,14 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 # A jump of the log density that is looked at moves a mean by half of what is tolerable at most: by
 # its size times the density there, which is 0.4 where a normal one is largest.
 _JUMP = 0.125
-# Share of what the gradient says along a piece that quadrature leaves where there is no jump.
+# Share of what the gradient says along a piece that quadrature leaves where there is no jump. A
+# choice: of smooth densities hardly anything is left, of jumps nearly all.
 _RESOLVED = 0.25
-# Lines along which edges are looked for, of ten evaluations of the prior each at least.
+# Lines along which edges are looked for, of ten evaluations of the prior each at least. A choice of
+# time.
 MOST_LINES = 200_000
-# Axes along which ends are looked for beside each point: 400 evaluations of the prior.
+# Axes along which ends are looked for beside each point: 400 evaluations of the prior. A choice of
+# time.
 _MOST_AXES = 100
 # A density this much lower just inside, as a logarithm, has vanished before it ends: at the edge it
 # moves a mean by a fiftieth of what one does that does not.

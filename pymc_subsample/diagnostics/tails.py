@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pymc_subsample.diagnostics.checks import Check, Rule
+from pymc_subsample.diagnostics.overlooked_rows import MOST_ROWS
 
 _LIGHTER = (
     "Give it a prior with lighter tails, such as Normal, or read its median and inner intervals."
@@ -19,17 +20,18 @@ _LIGHTER = (
 TAIL = Rule(
     "tail",
     "Pareto shape of the widest tail, by the density far out",
+    # The largest shape of a finite variance is 0.5, but for rounding.
     0.499,
     f"Of a parameter that the chain's warning names. {_LIGHTER}",
     severity="warn",
 )
-# Of robust standard deviations from the median, how far out draws are looked at: one normal draw of
-# 16,000 is as far; a chain that never was that far misses a tenth of a Cauchy.
+# Of robust standard deviations from the median, how far out draws are looked at: one normal draw
+# of 16,000 is as far; a chain that never was that far misses a tenth of a Cauchy. 1 / (2 *
+# 0.6745), of the quartiles of a normal distribution.
 _FAR = 4.0
 _OF_QUARTILES = 0.7413
-# Fewest draws that tell what is usual, which minibatch tests keep, and rows that are read at most.
+# Fewest draws that tell what is usual: as many as minibatch tests keep.
 _FEWEST = 8
-_MOST_ROWS = 400_000_000
 # Times the farthest draw's distance where the density is looked at, and how much powers from one of
 # them to the next may differ: an exponential tail's are a multiple of each other.
 _TIMES = np.array([4.0, 16.0, 64.0, 256.0])
@@ -37,7 +39,8 @@ _SAME = 0.2
 # Power from the first to the second place from which on the others are not looked at: that of a
 # normal distribution is 1,385 from there on, and shapes matter from a power of 3 down.
 _STEEP = 6.0
-# What is a power of 1, of which the shape is infinite, and what rounding leaves of one.
+# What is a power of 1, of which the shape is infinite, and what rounding leaves of one. A choice:
+# twice the error of such powers.
 _PROPER = 1.02
 
 
@@ -57,7 +60,7 @@ def check_tails(
     if len(thetas) < _FEWEST:
         return []
     center, ways = _farthest(thetas, active)
-    ways = ways[: _MOST_ROWS // (n_rows * len(_TIMES))]
+    ways = ways[: MOST_ROWS // (n_rows * len(_TIMES))]
     if not ways:
         return []
     near = _densities(log_density, center, ways, _TIMES[:2])
@@ -95,7 +98,7 @@ def _farthest(
 
     That element moves alone, or all of them do. The farthest stand first.
     """
-    low, middle, high = np.quantile(thetas[:, active], [0.25, 0.5, 0.75], axis=0)
+    low, middle, high = np.quantile(thetas[:, active], [0.25, 0.5, 0.75], axis=0)  # quartiles
     scale = _OF_QUARTILES * (high - low)
     z = np.abs(thetas[:, active] - middle) / np.where(scale > 0, scale, np.inf)
     center, ways = thetas[np.argmin(z.sum(axis=1))], []

@@ -14,9 +14,11 @@ import numpy as np
 
 from pymc_subsample.diagnostics import array_stats
 
-# Spread of log weights below which smoothing them is rounding.
+# Spread of log weights below which smoothing them is rounding. A choice: a million roundings of
+# doubles.
 _EQUAL = 1e-9
 # Pareto shape of weights from which on no feasible number of draws makes their means reliable.
+# Vehtari et al. 2024, section 3.
 MOST_K = 0.7
 
 
@@ -76,8 +78,9 @@ def smooth(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     shifted = log_weights - np.max(log_weights)
     if np.std(shifted) < _EQUAL:
         return np.ones_like(shifted), -np.inf
-    shifted = np.maximum(shifted, -700.0)
+    shifted = np.maximum(shifted, -700.0)  # whose exponential is no zero
     relative = np.asarray(array_stats.ess(np.exp(shifted), method="mean", relative=True))
+    # A choice: chains that are worth less than a twentieth of their draws are refused elsewhere.
     r_eff = float(np.clip(relative, 0.05, 1.0)) if np.isfinite(relative) else 1.0
     # ArviZ takes log-likelihoods to leave out: minus the log weights.
     smoothed, k_hat = array_stats.psislw(-shifted, r_eff=r_eff, axis=(0, 1))
@@ -92,7 +95,7 @@ def good_k(draws: int) -> float:
 
     Of a larger one below 0.7 more draws would be enough (Vehtari et al. 2024, section 3.2.4).
     """
-    return float(min(1 - 1 / np.log10(max(draws, 10)), MOST_K))
+    return float(min(1 - 1 / np.log10(max(draws, 10)), MOST_K))  # where the first is 0
 
 
 def effective_size(weights: np.ndarray) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion.curvature import times
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference, summed

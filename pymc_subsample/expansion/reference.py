@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion.curvature import Totals, add, as_array, sum_of
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.kernels.model import Sums

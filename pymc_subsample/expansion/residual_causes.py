@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.factors import Kind, deviations, kind
 from pymc_subsample.expansion.quadratic import Quadratic

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion.estimators import (
     ResidualMoments,
     choose_subsample_size,

@@ -13,7 +13,7 @@ import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion import Expansion, linear_predictors
 from pymc_subsample.expansion.estimators import ROW_BOUND, VARIANCE_AIM
 from pymc_subsample.expansion.reference import Reference

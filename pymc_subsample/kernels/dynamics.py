@@ -24,6 +24,9 @@ from numba import types
 from pymc_subsample.compiled.functions import INDEX, MATRIX, SCALAR, inner
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_back, scale_up
 
+# Of the length of trajectories: those of one length may come back to where they began (Neal 2011).
+# A choice: twice as large would double how much the costs of draws differ.
+JITTER = 0.2
 DIVERGENCE = 1000.0  # Of the energy, as in Stan and PyMC.
 # Error of the energy up to which a trajectory is followed well: the next step of one that is not
 # may end anywhere.
@@ -136,12 +139,12 @@ def leapfrog(density, surface, at, moves, step_size):
 def trajectory(rng, density, surface, theta, grad, estimate, moves):
     """Move theta and grad along one trajectory, in place, if accepted.
 
-    Its length is drawn uniformly within 20% of `moves.extent`. `density`, `estimates.perturbed` or
-    `estimates.block_poisson`, returned `estimate` at theta.
+    Its length is drawn uniformly within a share `JITTER` of `moves.extent`. `density`,
+    `estimates.perturbed` or `estimates.block_poisson`, returned `estimate` at theta.
     """
     active, factor, step_size, path_length = moves
     at = phase(theta.shape[0], active.shape[0])
-    length = path_length * (0.8 + 0.4 * rng.random())
+    length = path_length * (1.0 - JITTER + 2.0 * JITTER * rng.random())
     n_steps = max(1, int(np.round(length / step_size)))
     draw_momentum(rng, at.momentum)
     energy = kinetic(at.momentum) - estimate[0]
@@ -217,7 +220,7 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
     chosen, chosen_grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
     total, part, of_part = np.empty(size), np.empty(size), np.empty(size)
     # Momenta and sums at the leaves that later ones are compared with.
-    kept, kept_sum = np.empty((depth_limit, size)), np.empty((depth_limit, size))
+    leaf_momenta, leaf_sums = np.empty((depth_limit, size)), np.empty((depth_limit, size))
 
     draw_momentum(rng, momentum)
     energy = kinetic(momentum) - estimate[0]
@@ -261,14 +264,14 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
                 part[a] += momentum[a]
             last = bits(leaf >> 1)
             if leaf & 1 == 0:
-                copy(momentum, kept[last])
-                copy(part, kept_sum[last])
+                copy(momentum, leaf_momenta[last])
+                copy(part, leaf_sums[last])
             else:
                 k, odd = last, leaf
                 while odd & 1:
                     for a in range(size):
-                        of_part[a] = part[a] - kept_sum[k, a] + kept[k, a]
-                    if turned(kept[k], momentum, of_part):
+                        of_part[a] = part[a] - leaf_sums[k, a] + leaf_momenta[k, a]
+                    if turned(leaf_momenta[k], momentum, of_part):
                         turning = True
                     k -= 1
                     odd >>= 1

@@ -22,7 +22,7 @@ from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model.binding import listed
 from pymc_subsample.model.errors import TallModelError
 from pymc_subsample.model.levels import indexed, unconverted
-from pymc_subsample.warning import warn
+from pymc_subsample.validation import warn
 
 
 def warn_of_model(model: pm.Model, terms: Sequence[Variable]) -> None:

@@ -16,7 +16,7 @@ from pymc_subsample.graph.nodes import index_entries, is_product
 from pymc_subsample.model.axis_rules import carried_axes
 from pymc_subsample.model.errors import CoupledRows, TallModelError
 from pymc_subsample.rows.columns import StoredColumn
-from pymc_subsample.rows.sources.shared import word
+from pymc_subsample.rows.sources.blocks import word
 
 _COORDS = "; or, of a model that was not sampled yet, give it the coords of the rows"
 

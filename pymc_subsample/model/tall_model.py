@@ -49,7 +49,7 @@ from pymc_subsample.model.verification import (
 from pymc_subsample.rows import Rows as RowsOnDisk
 from pymc_subsample.rows import Several
 from pymc_subsample.rows.row_store import glimpse
-from pymc_subsample.warning import warn
+from pymc_subsample.validation import warn
 
 
 class TallModel(Evaluation):

@@ -13,7 +13,7 @@ from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_c
 from pymc_subsample.diagnostics.integrals import UNIT_RULES, counted, effects_in, worded
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.reading_draws import group, sampled_rows
-from pymc_subsample.results.audited import Audit
+from pymc_subsample.results.audit.result import Audit
 from pymc_subsample.samplers.hmc_ecs import checks as hmc
 from pymc_subsample.samplers.registry import families as all_families
 from pymc_subsample.samplers.registry import samplers_of
@@ -21,6 +21,7 @@ from pymc_subsample.samplers.registry import samplers_of
 _SAID = "pms.report"
 
 _SIGNS = hmc.SIGN.remedy
+# A choice: a tenth of the draws is what is left of them.
 SIGN = Rule("sign", "effective share of signed draws", 0.1, _SIGNS, at_least=True)
 SIGN_DOUBT = Rule("sign", SIGN.title, 0.5, _SIGNS, severity="warn", at_least=True)
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from pymc_subsample.rows.row_format import Field, listed, view
 from pymc_subsample.rows.store import Store
-
-_SHOWN = 20  # Columns that are printed.
+from pymc_subsample.validation import LISTED
 
 
 class StoredColumn:
@@ -303,7 +302,7 @@ class Columns:
 
     def __repr__(self) -> str:
         lines = [f"Rows: {len(self):,} rows of {self._store.row_bytes} bytes at {self.path}"]
-        for name, column in list(self._columns.items())[:_SHOWN]:
+        for name, column in list(self._columns.items())[:LISTED]:
             fields = ", ".join(f.name for f in column.fields)
             of = f" of {fields}" if (name,) != tuple(f.name for f in column.fields) else ""
             levels = column.fields[0].levels
@@ -312,5 +311,5 @@ class Columns:
             missing = int(column.statistic("missing").sum())
             holes = f", {missing:,} missing" if missing else ""
             lines.append(f"  {name}: {column.dtype}{f' x {shape}' * bool(shape)}{of}{kind}{holes}")
-        hidden = len(self._columns) - _SHOWN
+        hidden = len(self._columns) - LISTED
         return "\n".join(lines + [f"  and {hidden} more"] * (hidden > 0))

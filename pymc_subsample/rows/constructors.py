@@ -18,7 +18,7 @@ from pymc_subsample.rows.folders import (
     write,
 )
 from pymc_subsample.rows.sources import Options
-from pymc_subsample.rows.sources.shared import Categorical
+from pymc_subsample.rows.sources.blocks import Categorical
 from pymc_subsample.rows.store import HEADER, ROWS, Store
 from pymc_subsample.rows.writing import RowBlocks, Written
 from pymc_subsample.signatures import completed, described

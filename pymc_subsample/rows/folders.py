@@ -23,10 +23,10 @@ from pymc_subsample.validation import shown
 _log = logging.getLogger("pymc.subsample")
 
 PARTIAL = "partial"
-# Files that are named, and where a source says which it was made from.
+# Files that are named, and where a source says which it was made from. A choice.
 _FILES, FILES = 3, "files (path, size, mtime)"
 _FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
-# Left free on a disk.
+# Left free on a disk. A choice: 16 MB, for the header and what others write meanwhile.
 _SPARE = 2**24
 _MAKE_ROOM = "Free some, choose a cache on another disk, or keep fewer columns (columns=[...])."
 

@@ -25,17 +25,19 @@ from weakref import WeakValueDictionary
 import cloudpickle
 import numpy as np
 
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 
 _log = logging.getLogger("pymc.subsample")
 
-# Parts of a pass that are done or begun ahead of their turn, per worker; and of their results.
+# Parts of a pass that are done or begun ahead of their turn, per worker; and of their results. A
+# choice: one that is done and one that is begun; 512 MB, since parts of many numbers are few.
 _AHEAD = 2
 _AHEAD_BYTES = 2**29
 # Tasks of an executor per worker, so that all end at about the same time, and parts of one at most.
 # Dask's scheduler takes about a millisecond for each, as long as a part does.
 _TASKS, _MOST_TOGETHER = 8, 256
-# Subjects of passes that a worker process keeps.
+# Subjects of passes that a worker process keeps. A choice: a model, those of its forms that are
+# compared, and another.
 _MOST_SUBJECTS = 4
 
 

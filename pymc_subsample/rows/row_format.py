@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from pymc_subsample.validation import LISTED
+
 # Half precision is kept in single: compiled code can't read it.
 _WIDER = {np.dtype("float16"): np.dtype("float32")}
 
@@ -86,8 +88,8 @@ class NotNumbersError(TypeError):
 
 
 def listed(names: Sequence) -> str:
-    """Name columns or levels, 20 at most."""
-    return ", ".join(map(repr, names[:20])) + ", ..." * (len(names) > 20)
+    """Name columns or levels, `LISTED` at most."""
+    return ", ".join(map(repr, names[:LISTED])) + ", ..." * (len(names) > LISTED)
 
 
 def records_of(

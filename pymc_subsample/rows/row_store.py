@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
-_FINGERPRINT_ROWS = 256  # Of each part, evenly spread, that tell data from others.
-# Of a long array, of which a glimpse is taken.
+# Of each part, evenly spread, that tell data from others. A choice: two sets of data that agree
+# in them are most likely the same.
+_FINGERPRINT_ROWS = 256
+# Of a long array, of which a glimpse is taken. A choice: digests of 4 MB take some milliseconds.
 _GLIMPSE_BYTES = 2**22
 _GLIMPSE_ELEMENTS = 2**14
-# Of the rows that a check evaluates at once, in double precision.
+# Of the rows that a check evaluates at once, in double precision. A choice: 32 MB, and a check
+# that fails early.
 _BATCH_BYTES = 2**25
 _LARGEST_BATCH = 100_000
 

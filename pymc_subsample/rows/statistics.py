@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-# Reductions over rows are done in so many rows at once.
+# Reductions over rows are done in so many rows at once. A choice: a multiple of what processors add
+# at once.
 _LANES = 64
 
 

@@ -24,11 +24,13 @@ _log = logging.getLogger("pymc.subsample")
 
 FORMAT, VERSION = "pymc_subsample rows", 2
 HEADER, ROWS, RESULTS = "header.json", "rows.bin", "kept"
-# Rows of a segment that are compared with the header whenever a folder is opened.
+# Rows of a segment that are compared with the header whenever a folder is opened. A choice: a
+# page of memory or some; passes ask for 16 MB, which disks read at full speed.
 _GLIMPSED = 64
 _PASS_BYTES = 2**24
 # Seconds that rows in memory take at most, per row and besides, and how often a disk is asked for
-# all rows at once after it had to be waited for.
+# all rows at once after it had to be waited for. Choices, below the 100 us or so that a disk takes
+# to answer.
 _PER_ROW, _OVERHEAD, _ASKED = 5e-6, 1e-4, 64
 
 

@@ -14,7 +14,8 @@ from pymc_subsample.rows.store import RESULTS, Store
 
 _log = logging.getLogger("pymc.subsample")
 
-# Files in a folder, and bytes of one.
+# Files in a folder, and bytes of one. A choice: what comes back is of a few models, and 1 GB is
+# the most that they take.
 _MOST, _MOST_BYTES = 16, 2**26
 _ROWS, _FINGERPRINT = "n_rows", "fingerprint"
 

@@ -254,7 +254,7 @@ def _progress(path: Path, n_rows: int | None, wanted: bool) -> Iterator[Callable
         def advance(size: int) -> None:
             nonlocal done
             done += size
-            rate = done / max(time.perf_counter() - start, 1e-9)
+            rate = done / max(time.perf_counter() - start, 1e-9)  # divides nothing by zero
             bar.update(task, completed=done, rate=rate)
 
         yield advance

@@ -28,7 +28,7 @@ from pymc_subsample.model.parameter_checks import split_checks
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.terms import TermPart, parts_of
 from pymc_subsample.model.trace import RowTrace
-from pymc_subsample.warning import warn
+from pymc_subsample.validation import warn
 
 # Location and scale are the last two of their parameters.
 _LOCATION_SCALE = (NormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV, GumbelRV)

@@ -15,7 +15,7 @@ import pymc as pm
 from _measure import Checks, command_line, table
 
 import pymc_subsample as pms
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.diagnostics.perturbation import estimate_errors
 from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.expansion import expand

@@ -166,7 +166,7 @@ def test_of_too_many_rows_the_check_is_left_out(wall, monkeypatch):
     """It is not said to pass."""
     model, _ = wall
     for most in (1e12, 1_000_000):
-        monkeypatch.setattr(overlooked_rows, "_MOST_ROWS", most)
+        monkeypatch.setattr(overlooked_rows, "MOST_ROWS", most)
         with model:
             idata = pm.sample(1_000, step=pms.SGHMC(), chains=1, random_seed=1, **QUIET)
         assert ("overlooked" in {f.name for f in pms.report(idata).findings}) == (most > 1e9)

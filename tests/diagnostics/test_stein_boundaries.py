@@ -11,7 +11,7 @@ import scipy.stats
 import xarray as xr
 
 import pymc_subsample as pms
-from pymc_subsample.chain import starting
+from pymc_subsample.chain import points
 from pymc_subsample.diagnostics import stein_boundaries
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.diagnostics.stein_boundaries import edges_near, ends_near, jumps_near, operated
@@ -356,11 +356,11 @@ def test_gradients_that_ignore_a_jump_say_so(caplog):
 def test_a_chain_with_nowhere_to_start_is_refused(constrained, monkeypatch):
     model, _ = constrained
     step = pms.HMCECS(model=model, rng=1)
-    monkeypatch.setattr(starting, "log_prior", lambda step, theta: -np.inf)
+    monkeypatch.setattr(points, "log_prior", lambda step, theta: -np.inf)
     step.setup_chain(np.random.default_rng(1), tune=5, draws=5)
     point = {"b": model.initial_point()["b"] - 9}
     with pytest.raises(ValueError, match=r"nowhere to start.*'c' \(a potential\)"):
-        starting.start(step, step.tall.ravel(point), model.initial_point(), step.tuning.factor)
+        points.start(step, step.tall.ravel(point), model.initial_point(), step.tuning.factor)
 
 
 def test_a_start_outside_is_refused_with_its_cause():

@@ -18,9 +18,9 @@ from pymc_subsample.diagnostics import mixing as mixing_of
 from pymc_subsample.diagnostics.findings import Finding, judged, worst_chain
 from pymc_subsample.diagnostics.mixing import FALSE_ALARMS, mixing
 from pymc_subsample.diagnostics.weights import MOST_K, good_k
-from pymc_subsample.results import audited as audited_by
 from pymc_subsample.results import report
-from pymc_subsample.results.audited import Audit
+from pymc_subsample.results.audit import result as audited_by
+from pymc_subsample.results.audit.result import Audit
 from pymc_subsample.samplers.hmc_ecs import checks as hmc
 from pymc_subsample.samplers.minibatch import checks as metropolis
 from pymc_subsample.samplers.registry import families

@@ -13,7 +13,7 @@ from pymc_subsample.results.advise.pilot import Pilot
 from pymc_subsample.results.advise.result import EXACT, Advice, duration, percent, read
 from pymc_subsample.rows import Rows
 
-# A share of the rows that the reason mentions.
+# A share of the rows that the reason mentions. A choice: below it nobody asks why it is so many.
 _LARGE_SHARE = 0.1
 # Times as long that an exact step may take, since effective draws of two pilots are good to about
 # 30% each, and so their ratio to about 40%; or seconds more.

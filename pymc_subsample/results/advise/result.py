@@ -13,7 +13,7 @@ EXACT = frozenset(
     {"nutpie", "pm.NUTS", "pm.Metropolis", "pm.sample"}
     | {name for name, advised in ADVISED.items() if advised.exact}
 )
-_MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0  # Seconds.
+MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0  # Seconds.
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,6 +63,7 @@ class Option:
         return (
             self.sampler,
             "exact" if self.exact else "perturbed",
+            # A draw of fewer rows is said to read one.
             read(self.sampler, self.rows) if self.rows < 1.5 else shown(self.rows),
             duration(self.setup_seconds),
             self.taking,
@@ -252,7 +253,7 @@ def read(sampler: str, rows: float, of: str = "rows") -> str:
     """Say how many rows a sampler reads: "14 rows per draw", "1 row per 27 draws"."""
     if np.isnan(rows):
         return ""
-    if rows == 0 or rows >= 1.5:
+    if rows == 0 or rows >= 1.5:  # a draw of fewer is a draw of one
         return f"{shown(rows) if rows else 'no'} {of} per {unit(sampler)}"
     between = float(f"{1 / rows:.2g}")
     times = unit(sampler) if between < 1.5 else f"{between:,.0f} {unit(sampler)}s"
@@ -261,6 +262,7 @@ def read(sampler: str, rows: float, of: str = "rows") -> str:
 
 def percent(share: float) -> str:
     """Show a share of the rows; nothing if it is not known."""
+    # what two digits show
     return "under 0.01%" if 0 < share < 1e-4 else shown(100 * share) + "%" * (share == share)
 
 
@@ -268,13 +270,13 @@ def duration(seconds: float) -> str:
     """Say how long so many seconds are, to two digits; nothing if that is not known."""
     if not np.isfinite(seconds):
         return "" if np.isnan(seconds) else "forever"
-    for unit, size in (("days", _DAY), ("h", _HOUR), ("min", _MINUTE)):
+    for unit, size in (("days", DAY), ("h", HOUR), ("min", MINUTE)):
         if seconds >= 2 * size:
             return f"{float(f'{seconds / size:.2g}'):,g} {unit}"
     return f"{float(f'{seconds:.2g}'):g} s"
 
 
-def shortened(text: str, most: int = 80) -> str:
+def shortened(text: str, most: int = 80) -> str:  # a choice: a line
     """Return the first sentence of a text, cut where it is long."""
     first = text.split(". ")[0].rstrip(".")
     return first if len(first) <= most else f"{first[: most - 3].rsplit(' ', 1)[0]} ..."

@@ -23,24 +23,24 @@ from pymc_subsample.results.advise.decision import (
     on_all_rows,
     preferred,
 )
-from pymc_subsample.results.advise.nuts_trial import CUT, Gradients, NutsTrial
-from pymc_subsample.results.advise.pilot import Pilot, run_pilot
+from pymc_subsample.results.advise.pilot import CUT, Gradients, NutsTrial, Pilot, run_pilot
 from pymc_subsample.results.advise.result import EXACT, Advice, Option
 from pymc_subsample.samplers.registry import ADVISED, step_of
 from pymc_subsample.samplers.scalable.sampler import CROWD
 
 # Tried unless others are named: the one whose set-up is the shorter before the other.
 _FIRST = [name for name, advised in ADVISED.items() if advised.unasked]
-# Of a run, what its pilot and the projection beside it may take, and seconds that nobody minds.
+# Of a run, what its pilot and the projection beside it may take, and seconds that nobody minds. A
+# choice: who asks for advice gains more than a tenth where it is another step.
 _SHARE, _LEAST = 0.1, 0.2
-# Share of that for a pilot's draws.
+# Share of that for a pilot's draws. A choice: the rest is for set-ups and compiling.
 _OF_DRAWS = 0.4
 # Where the cube of the number of parameters is so many times the number of rows, set-ups are as
 # dear as they ever are, and rows accept little.
 _CROWDED = 20.0
-# Seconds beyond a run that a set-up is tried for, whatever comes of it.
+# Seconds beyond a run that a set-up is tried for, whatever comes of it. A choice of patience.
 _TRIED = 3.0
-# Gradients per draw of NUTS that are usual.
+# Gradients per draw of NUTS that are usual. A tree of depth four.
 USUAL = 15
 _DEAR = "its set-up would take too long beside the run"
 _UNTRIED = "no trial of it was possible, and it takes the gradients of the step that was tried"
@@ -159,7 +159,10 @@ class Trials:
             return AllRows("pm.Metropolis", ("pm.sample", "pm.sample()"), rate, fixed)
         start = thread_time()
         each = nuts_cost.seconds_per_full_gradient(
-            step.expansion, step.prepared.reference, min(0.1, 0.2 * spare)
+            # A choice: a tenth of a second, `nuts_cost.TIMED_SECONDS`, or a fifth of what is left.
+            step.expansion,
+            step.prepared.reference,
+            min(0.1, 0.2 * spare),
         )
         trial = NutsTrial(step, self.seed)
         spare -= thread_time() - start

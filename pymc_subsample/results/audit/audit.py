@@ -26,21 +26,23 @@ from pymc_subsample.model.binding import require_rows
 from pymc_subsample.model.discovery import chosen_names, row_terms
 from pymc_subsample.model.errors import differentiated
 from pymc_subsample.model.own_steps import own_steps, said
-from pymc_subsample.results.audit import moments, other_models
-from pymc_subsample.results.audit.draws import read
-from pymc_subsample.results.audited import Audit
+from pymc_subsample.results.audit import audited_draws, other_models
+from pymc_subsample.results.audit.audited_draws import read
+from pymc_subsample.results.audit.result import Audit
 from pymc_subsample.rows import Rows
 from pymc_subsample.units.run_marginal import integrated_in, without_units
 
 _SAID = "pms.audit"
-_FEWEST = 40  # Draws for which Pareto smoothing has a tail of some points.
+# Draws for which Pareto smoothing has a tail of some points. A fifth of them, eight: five are the
+# least that ArviZ fits a tail to.
+_FEWEST = 40
 
 
 def audit(
     idata: xr.DataTree,
     *,
     model: pm.Model | None = None,
-    draws: int = 200,
+    draws: int = 200,  # a choice: passes over all rows; k-hat is judged up to 0.57 then
     var_names: Sequence[str] | str | None = None,
     kind: str = "auto",
     observed: Sequence[str] | None = None,
@@ -172,16 +174,16 @@ def audit(
         require_same_data(idata, written, tall, _SAID)
     audited = read(model, tall, expansion, posterior, names, at)
     if kind == "score":
-        moments.require_scores(audited)
+        audited_draws.require_scores(audited)
     logp, score = log_posteriors(expansion, audited.flat)
     other_models.refuse_impossible(audited, logp)
     every, other = audited.every(), ""
     if kind == "weights":
         stats = idata["sample_stats"].to_dataset().transpose("chain", "draw", ...)
-        found, log_weights = moments.of_weights(audited, stats, logp)
+        found, log_weights = audited_draws.of_weights(audited, stats, logp)
         other = other_models.of_other_estimates(stats, log_weights)
     else:
-        found = moments.of_scores(audited, names, logp, score, every, generator)
+        found = audited_draws.of_scores(audited, names, logp, score, every, generator)
     passes = len(logp) + found.asked
     other = other_models.of_drift(audited, score, found.signs) or other
     if not other:
@@ -192,7 +194,7 @@ def audit(
     if not other:
         unreached, asked = audited.unreached(every)
         passes += asked
-    table = moments.table(audited.labels, found.raw, found.found, audited.values[:, at])
+    table = audited_draws.table(audited.labels, found.raw, found.found, audited.values[:, at])
     seconds = time.perf_counter() - start
     judged = dict.fromkeys([*(rv.name for rv in model.free_RVs), *names])
     mixed = mixing(posterior[list(judged)], found.signs)

@@ -12,10 +12,11 @@ from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 from pymc_subsample.model.bambi import intercepts, is_bambis, of_intercepts
 from pymc_subsample.model.support import impossible
-from pymc_subsample.results.audit.draws import AuditedDraws
+from pymc_subsample.results.audit.audited_draws import AuditedDraws
 
 _SAID = "pms.audit"
-# Variance of log weights, over that of the noise which a run recorded, that is not its noise.
+# Variance of log weights, over that of the noise which a run recorded, that is not its noise. A
+# choice, far above what an estimate of that noise is off by.
 _OTHER = 100.0
 
 

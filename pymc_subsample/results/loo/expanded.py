@@ -22,14 +22,15 @@ import numpy as np
 
 from pymc_subsample.diagnostics.drift import directions
 from pymc_subsample.expansion import Expansion
-from pymc_subsample.results.loo.groups import Groups
+from pymc_subsample.results.loo.arguments import Groups
 
-# Up to so many parameters the pass goes in all directions of the posterior. Of more, in as many as
-# read so many numbers of the rows, within bounds.
+# Up to so many parameters the pass goes in all directions of the posterior. Of more, in as many
+# as read so many numbers of the rows, within bounds. A choice of time.
 _ALL, _NUMBERS, _FEWEST, _MOST = 64, 1e10, 16, 1_000
-# Slopes of groups along directions, in memory.
+# Slopes of groups along directions, in memory. A choice: 64 MB.
 _SLOPES = 2**23
-# The size of b from which it is taken to be no larger.
+# The size of b from which it is taken to be no larger. A choice: at 1 the approximation has no
+# finite value.
 _MOST_BEND = 0.75
 
 

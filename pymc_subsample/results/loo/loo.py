@@ -25,27 +25,28 @@ from pymc_subsample.model.binding import require_rows
 from pymc_subsample.model.discovery import row_terms
 from pymc_subsample.results.loo.arguments import (
     chosen_rows,
+    read_groups,
     refuse_others,
     refuse_signs,
     require_one,
     warn_of_others,
     within,
 )
-from pymc_subsample.results.loo.doubts import say_beforehand, warn_of_k
-from pymc_subsample.results.loo.elpd_data import elpd_data, labels
+from pymc_subsample.results.loo.elpd_data import elpd_data, labels, say_beforehand, warn_of_k
 from pymc_subsample.results.loo.estimate import LeftOut, estimated, relative_efficiency
 from pymc_subsample.results.loo.expanded import Approximation, approximate
-from pymc_subsample.results.loo.groups import read_groups
 from pymc_subsample.results.loo.units import of_units
 from pymc_subsample.rows import Rows
 from pymc_subsample.units.run_marginal import integrated_in
 from pymc_subsample.validation import positive
 
 _SAID = "pms.loo"
-# Rows, or groups, that are left out first; half as many that matter most come in addition.
+# Rows, or groups, that are left out first; half as many that matter most come in addition. As many
+# as R's `loo_subsample` takes by default; of fewer than 25 the error of a sum is hardly known.
 _FIRST = 400
 _FEWEST = 25
-# Rows whose compiled log-likelihood is compared with the model as it was written.
+# Rows whose compiled log-likelihood is compared with the model as it was written. A choice of
+# time.
 _COMPARED = 200
 
 

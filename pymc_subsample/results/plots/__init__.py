@@ -2,10 +2,9 @@
 
 from pymc_subsample.results.plots.advice import plot_advice
 from pymc_subsample.results.plots.audit import plot_audit
-from pymc_subsample.results.plots.batches import plot_batch_sizes
 from pymc_subsample.results.plots.costs import plot_error_against_cost, plot_evaluations
 from pymc_subsample.results.plots.report import plot_report
-from pymc_subsample.results.plots.subsample import plot_subsample
+from pymc_subsample.results.plots.subsamples import plot_batch_sizes, plot_subsample
 
 __all__ = [
     "plot_advice",

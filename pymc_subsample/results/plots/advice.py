@@ -6,15 +6,14 @@ import numpy as np
 import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
-from pymc_subsample.results.advise.result import Advice, duration, shortened
-from pymc_subsample.results.plots.shared import GREY, bars, collection, decorate, pairs, picture
+from pymc_subsample.results.advise.result import DAY, HOUR, Advice, duration, shortened
+from pymc_subsample.results.plots.figures import GREY, bars, collection, decorate, pairs, picture
 
 _MOST_TICKS = 8  # That are legible side by side.
 _CHOSEN, _OTHER = "C1", "C0"
-_DAY, _HOUR = 86_400.0, 3_600.0  # Seconds.
 _SCALE = (
     *(10.0**k * x for k in (-3, -2, -1, 0) for x in (1, 2, 5)), 10.0, 20.0, 60.0, 120.0, 300.0,
-    600.0, 1_800.0, *(h * _HOUR for h in (1, 3, 10)), *(d * _DAY for d in (1, 3, 10, 30, 100, 1e3)),
+    600.0, 1_800.0, *(h * HOUR for h in (1, 3, 10)), *(d * DAY for d in (1, 3, 10, 30, 100, 1e3)),
 )  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from matplotlib.ticker import MaxNLocator
 
 from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND
 from pymc_subsample.diagnostics.weights import MOST_K
-from pymc_subsample.results.audited import Audit
-from pymc_subsample.results.plots.shared import GREY, bars, collection, decorate, picture
+from pymc_subsample.results.audit.result import Audit
+from pymc_subsample.results.plots.figures import GREY, bars, collection, decorate, picture
 from pymc_subsample.validation import count
 
 _AUDITED = ("mean", "sd", "corrected_mean", "corrected_sd", "corrected_mean_mcse")

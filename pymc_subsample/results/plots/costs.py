@@ -19,7 +19,7 @@ from pymc_subsample.diagnostics.integrals import counted, worded
 from pymc_subsample.diagnostics.reading_draws import sample_stats
 from pymc_subsample.diagnostics.signed import ess_bulk
 from pymc_subsample.results.efficiency import refuse_parts, subsampling_statistics
-from pymc_subsample.results.plots.shared import GREY, collection, decorate, named, picture
+from pymc_subsample.results.plots.figures import GREY, collection, decorate, named, picture
 from pymc_subsample.validation import choice, count
 
 _FIRST, _FEWEST_DRAWS = 5, 20  # Draws at the first point, and fewest for effective sample sizes.

@@ -8,9 +8,9 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.diagnostics.findings import COLOURS, Finding
-from pymc_subsample.results.audited import Audit
-from pymc_subsample.results.plots.shared import GREY, bars, collection, decorate, picture
-from pymc_subsample.results.plots.subsample import draw_traces, traces
+from pymc_subsample.results.audit.result import Audit
+from pymc_subsample.results.plots.figures import GREY, bars, collection, decorate, picture
+from pymc_subsample.results.plots.subsamples import draw_traces, traces
 from pymc_subsample.results.report import report
 from pymc_subsample.samplers.hmc_ecs.checks import NOISE
 
@@ -25,7 +25,8 @@ _TRACED = {
 # What a number is where there is nothing to complain of; 0 unless it is here.
 _IDEAL = {"r_hat": 1.0}
 _TICKS = {0.0: "ideal", 0.5: "bound", 10 / 11: "10 times"}
-_WIDTH = 44  # Characters of a line of names.
+# Characters of a line of names. A choice.
+_WIDTH = 44
 
 
 @picture

@@ -32,7 +32,8 @@ from pymc_subsample.results.predict.rowwise import RowFunction
 from pymc_subsample.rows.passes import current
 from pymc_subsample.units.run_marginal import integrated_in
 
-_PIECE = 2**16  # Rows at a time.
+# Rows at a time. A choice of memory: 512 KB for each column.
+_PIECE = 2**16
 
 
 def refuse_moved(model: pm.Model, posterior: xr.Dataset, said: str) -> None:

@@ -9,11 +9,9 @@ import pandas as pd
 from pymc_subsample.results.predict.quantity import SAID
 from pymc_subsample.results.predict.rowwise import NO_DRAWS
 from pymc_subsample.rows.columns import StoredColumn
-from pymc_subsample.validation import shown
-from pymc_subsample.warning import warn
+from pymc_subsample.validation import LISTED, shown, warn
 
 # Levels that are listed in messages.
-_LISTED = 20
 
 
 def in_order(given: Any, name: str, labels: Sequence[str] | None) -> Any:
@@ -107,7 +105,7 @@ def refuse_new(
         row = start + int(np.argwhere(codes < 0)[0][0])
         new = pd.unique(pd.Series(labels[codes < 0], dtype=object)).tolist()
         own = shown(list(levels))
-        if len(levels) > _LISTED:
+        if len(levels) > LISTED:
             own = f"{len(levels):,}, from {levels[0]!r} to {levels[-1]!r}"
         raise ValueError(
             f"{SAID}: data[{name!r}] has {shown(new)}, first in row {row:,}, and the levels of "

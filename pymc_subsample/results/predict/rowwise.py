@@ -25,10 +25,10 @@ from pymc_subsample.model.data_columns import column_graph, row_number_test
 from pymc_subsample.model.errors import CoupledRows, TallModelError, op_name
 from pymc_subsample.model.indices import negative_codes
 from pymc_subsample.model.trace import RowTrace
-from pymc_subsample.results.predict.posterior import leaves
-from pymc_subsample.results.predict.quantity import NOT_DRAWN, SAID, Predicted
+from pymc_subsample.results.predict.quantity import NOT_DRAWN, SAID, Predicted, leaves
 
-# Numbers of what is predicted up to which it is also computed as the model is written.
+# Numbers of what is predicted up to which it is also computed as the model is written. A choice
+# of time. The difference that is tolerated is some million roundings of doubles.
 _COMPARED = 2**22
 _TOLERANCE = 1e-9
 # What makes a column of a number.

@@ -7,6 +7,7 @@ import pymc as pm
 import xarray as xr
 from pytensor.graph.traversal import ancestors
 
+from pymc_subsample.chain.multimodality import MOST_SEEDS
 from pymc_subsample.compiled.functions import without_c
 from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.results.predict.quantity import SAID, Predicted
@@ -14,8 +15,6 @@ from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.effects import drawn_levels, labels_of
 from pymc_subsample.units.run_marginal import integrated_in, marginal_of_run
 from pymc_subsample.validation import shown
-
-_MOST_SEEDS = 2**31  # As in `chain.multimodality`.
 
 
 def with_local(
@@ -98,7 +97,7 @@ def _longer(
                 xr.DataTree.from_dict({"posterior": shared}),
                 model=model,
                 var_names=list(names),
-                random_seed=int(rng.integers(_MOST_SEEDS)),
+                random_seed=int(rng.integers(MOST_SEEDS)),
                 progressbar=False,
             )
         parts.append(found["posterior_predictive"].to_dataset().transpose(*SAMPLE_DIMS, ...))

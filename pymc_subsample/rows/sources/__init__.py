@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from pymc_subsample.rows.sources.arrays import given, xarray_blocks
 from pymc_subsample.rows.sources.arrow_tables import (
     arrow_blocks,
     arrow_identity,
@@ -11,8 +10,15 @@ from pymc_subsample.rows.sources.arrow_tables import (
     parquet_files,
     parquet_identity,
 )
-from pymc_subsample.rows.sources.frames import dask_blocks, frame_blocks, frame_identity, is_pandas
-from pymc_subsample.rows.sources.shared import Options
+from pymc_subsample.rows.sources.blocks import Options
+from pymc_subsample.rows.sources.frames import (
+    dask_blocks,
+    frame_blocks,
+    frame_identity,
+    given,
+    is_pandas,
+    xarray_blocks,
+)
 from pymc_subsample.rows.writing import RowBlocks
 
 __all__ = [

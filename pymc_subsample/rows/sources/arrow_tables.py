@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pymc_subsample.rows.folders import FILES
-from pymc_subsample.rows.sources.shared import BLOCK, Levels, Options, PartReader, blocks
+from pymc_subsample.rows.sources.blocks import BLOCK, Levels, Options, PartReader, blocks
 from pymc_subsample.rows.writing import RowBlocks
 
 _PATTERN = set("*?[")

@@ -27,6 +27,7 @@ LOWER = Rule(
 )
 READ = Rule(
     "rows_read",
+    # A choice: beyond half of the rows all of them cost as much.
     "rows read per draw, over all rows",
     0.5,
     'Use brightness="implicit", a tighter bound, or another sampler (ScalableMH, HMCECS, pm.NUTS).',
@@ -34,6 +35,7 @@ READ = Rule(
 )
 TURNOVER = Rule(
     "turnover",
+    # A choice: as slow as lights that take more than ten draws to change.
     "bright rows replaced per draw, over their number",
     0.1,
     "Increase dark_to_bright (or resample_fraction) or transitions_per_draw.",
@@ -42,7 +44,8 @@ TURNOVER = Rule(
 )
 RULES = (LOWER, READ, TURNOVER, ACCEPTED, TEMPERATURE, TAIL, MODES)
 
-# What rounding may do to a residual, over the log-likelihood that it is a part of.
+# What rounding may do to a residual, over the log-likelihood that it is a part of. A choice: some
+# million roundings of doubles.
 _ROUNDING = 1e-9
 
 

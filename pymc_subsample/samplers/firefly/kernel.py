@@ -23,6 +23,7 @@ from numba import types
 from pymc_subsample.compiled.cache import kept
 from pymc_subsample.compiled.functions import GENERATOR, INDEX, MATRIX, SCALAR, generator_at, inner
 from pymc_subsample.kernels import proposals
+from pymc_subsample.kernels.batches import CHUNK
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import MODEL, SUMS, functions
 from pymc_subsample.kernels.proposals import PROPOSING
@@ -33,6 +34,7 @@ FUNCTIONS = ("forward", "anchor", "residual", "gather")
 GRADIENTS = ("backward", "glow")
 _functions = functions((*FUNCTIONS, *GRADIENTS))
 
+# How rows light up.
 EXPLICIT, IMPLICIT = 0, 1
 
 # Results of a run of transitions: means over them, then sums, then the least residual seen.
@@ -47,7 +49,9 @@ INFO = (
 )
 ACCEPTED, RATE, BRIGHT, READ, MOVED, DARKENED, LOWEST = range(len(INFO))
 
-_CHUNK = 256  # Rows that are read at a time.
+# Bright rows for which there is room beside those at the start; it doubles where that is too
+# little.
+_ROOM = 16
 
 LIGHTS = types.Array(types.uint8, 1, "C")
 
@@ -81,7 +85,7 @@ def _grown(bright, packed, d, size):
     """Return longer copies of what is kept of bright rows, if there is no room for one more."""
     if size < bright.shape[0]:
         return bright, packed, d
-    longer = 2 * size + 16
+    longer = 2 * size + _ROOM
     new_bright, new_d = np.empty(longer, dtype=np.int64), np.empty(longer)
     new_packed = np.empty((longer, packed.shape[1]))
     for j in range(size):
@@ -119,11 +123,11 @@ def _read(reader, index, phi, info):
 def _relight(reader, rng, lights, phi, rate, kind, bright, packed, d, size, info):
     """Update the lights; return what is kept of bright rows, and their number."""
     n, before = lights.shape[0], size
-    index = np.empty(_CHUNK, dtype=np.int64)
+    index = np.empty(CHUNK, dtype=np.int64)
     row, skipping = -1.0, rate < 1.0
     while row < n:
         m = 0
-        while m < _CHUNK:
+        while m < CHUNK:
             row += 1.0
             if skipping:
                 row += np.floor(np.log(1.0 - rng.random()) / np.log1p(-rate))
@@ -160,10 +164,10 @@ def _relight(reader, rng, lights, phi, rate, kind, bright, packed, d, size, info
 def _collect(reader, lights, phi, old, info):
     """Read the rows that are bright to begin with."""
     size = old.shape[0]
-    bright, d = np.empty(size + 16, dtype=np.int64), np.empty(size + 16)
-    packed = np.empty((size + 16, reader.width))
-    for start in range(0, size, _CHUNK):
-        index = np.empty(min(_CHUNK, size - start), dtype=np.int64)
+    bright, d = np.empty(size + _ROOM, dtype=np.int64), np.empty(size + _ROOM)
+    packed = np.empty((size + _ROOM, reader.width))
+    for start in range(0, size, CHUNK):
+        index = np.empty(min(CHUNK, size - start), dtype=np.int64)
         copy(old[start : start + index.shape[0]], index)
         rows, values = _read(reader, index, phi, info)
         for i in range(index.shape[0]):
@@ -244,7 +248,7 @@ def _draw(generator, row_generator, model, sums, given, proposing, weight, theta
             copy(new_d, d)
             prior[0] = new_prior[0]
             info[ACCEPTED] += 1.0
-    for field in range(3):
+    for field in range(READ):  # those before are means
         info[field] /= k
     result = np.empty(size, dtype=np.int64)
     copy(bright[:size], result)

@@ -41,11 +41,15 @@ _log = logging.getLogger("pymc.subsample")
 _transitions = transitions.get_overload(transitions.signatures[0])
 
 _BRIGHTNESS = {"explicit": EXPLICIT, "implicit": IMPLICIT}
-# By which parameters may change on the way through the model's variables and back.
+# By which parameters may change on the way through the model's variables and back. A choice: ten
+# thousand times the rounding of doubles, and still far below what bounds notice.
 _ROUNDING = 1e-10
-# Points around the reference where the set-up counts bright rows, and where it verifies bounds.
+# Points around the reference where the set-up counts bright rows, and where it verifies bounds. A
+# choice: passes over the rows. Nothing is ten standard deviations away.
 _PILOT, _FAR = 4, 10.0
-# Dark rows to look at per transition: so many at least, or so many times the bright ones.
+# Dark rows to look at per transition: so many at least, or so many times the bright ones. And the
+# share of bright ones that are drawn anew. Choices between lights that stand still and rows that
+# are read for nothing.
 _LOOKED_AT, _PER_BRIGHT = 2.0, 2.0
 _RESAMPLED = 0.1
 
@@ -192,6 +196,8 @@ def run(
 
 
 def _statistics(step: "FireflyMC", infos: dict[str, np.ndarray]) -> dict[str, Any]:
+    # A row that is looked at is evaluated three times, once of them for its bound; a bright one
+    # once for each proposal, or with gradients at both ends four times.
     per_move = 4 if moves.by_langevin(step) else 1
     rows = infos["n_bright"] + infos["rows_read"] / step.transitions_per_draw
     evaluations = 3 * infos["rows_read"] + per_move * infos["rows_moved"]

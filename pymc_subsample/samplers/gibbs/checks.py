@@ -24,6 +24,7 @@ from pymc_subsample.samplers.minibatch.decision_errors import (
 
 IMPOSSIBLE = Rule("impossible", "rows that make a value impossible", 0.0, "Use epsilon=0.")
 _REMEDY = "Decrease epsilon or increase batch_size."
+# 0.05: a choice, as of `AusterityMH`, whose errors have either sign as well.
 ERROR = Rule("conditional_error", "error of conditional probabilities", 0.05, _REMEDY)
 SHIFT = Rule(
     "conditional_shift",
@@ -37,10 +38,13 @@ SHARE = Rule(
 )
 RULES = (IMPOSSIBLE, ERROR, SHIFT, SHARE)
 
-_MOST_ROWS = 100_000_000  # Numbers that all decisions of a check may read.
-# Standard errors beyond which an error is one.
+# Numbers that all decisions of a check may read. A choice of time.
+_MOST_ROWS = 100_000_000
+# Standard errors beyond which an error is one. Exceeded once in 16,000 times.
 _SURE = 4
-# Variance of a variable that is hardly ever 1, or 0: a smaller one is not told from it.
+# Variance of a variable that is hardly ever 1, or 0: a smaller one is not told from it. A choice:
+# rarer than once in a thousand draws, which a run hardly sees. A chunk is a choice of memory, 2
+# MB.
 _RARE = 1e-3
 _CHUNK = 2**18
 

@@ -6,7 +6,7 @@ Variable i becomes 1 where
           + \frac{1}{n_i} \sum_{j \in N_i} n_i [f_j(x_i = 1) - f_j(x_i = 0)],
 
 u ~ U(0, 1), with p the prior and :math:`N_i` the :math:`n_i` rows that touch it. The first term is
-known, batches without replacement estimate the second, and a test of `samplers.minibatch.evidence`
+known, batches without replacement estimate the second, and a test of `samplers.minibatch.decisions`
 decides.
 """
 
@@ -29,7 +29,7 @@ from pymc_subsample.kernels.batches import PERMUTATION
 from pymc_subsample.kernels.model import MODEL, functions
 from pymc_subsample.kernels.vectors import clear, copy, is_finite
 from pymc_subsample.samplers.minibatch.acceptance import CRITERION, MEMBERS, Reader, accept, begun
-from pymc_subsample.samplers.minibatch.evidence import ACCEPT, DECIDE
+from pymc_subsample.samplers.minibatch.decisions import ACCEPT, DECIDE
 
 # Of the model, in the order of their addresses.
 FUNCTIONS = ("forward", "anchor", "change", "gather")
@@ -108,7 +108,7 @@ def _draw(generator, row_generator, model, center, test, touching, permutation, 
                 info[FLIPS] += 1.0
             else:
                 new_theta[at] = theta[at]
-    for field in range(4):
+    for field in range(READ):  # those before are means
         info[field] /= k * size
 
 

@@ -14,9 +14,9 @@ from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model.errors import op_name
 from pymc_subsample.model.tall_model import TallModel
 
-# Numbers held at a time.
+# Numbers held at a time. A choice: 32 MB.
 _NUMBERS = 2**22
-# Rows and flips of the numerical check.
+# Rows and flips of the numerical check. A choice of time.
 _CHECKED, _FLIPS = 500, 8
 
 
@@ -53,7 +53,7 @@ def touching_rows(model: TallModel, elements: np.ndarray) -> Touching:
     positions = np.full(model.size, -1, dtype=np.int32)
     positions[elements] = np.arange(size)
     per_row = sum(map(_size, given)) + max(_size(n.inputs[0]) for n in nodes)
-    step = max(256, _NUMBERS // max(per_row, 1))
+    step = max(256, _NUMBERS // max(per_row, 1))  # a choice: fewer cost a call each
     pairs: list[tuple[np.ndarray, np.ndarray]] = []
     for first in range(0, model.n_rows, step):
         rows = slice(first, min(first + step, model.n_rows))

@@ -7,7 +7,7 @@ import numpy as np
 from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain import arguments, starting
+from pymc_subsample.chain import arguments, points
 from pymc_subsample.chain.guards import row_numbers
 from pymc_subsample.chain.method import Method, ReferredState, divergences
 from pymc_subsample.compiled.functions import address_of
@@ -25,8 +25,8 @@ from pymc_subsample.samplers.gradients.step_size import batches, own_metric
 if TYPE_CHECKING:
     from pymc_subsample.samplers.gradients.step import SGMCMC
 
-# A step diverges whose drift exceeds so many standard deviations of its noise, or its kick so many
-# of the momenta: it leads 4 to 5 posterior standard deviations away at automatic step sizes.
+# A step diverges whose drift exceeds so many standard deviations of its noise, or its kick so
+# many of the momenta: it leads 4 to 5 posterior standard deviations away at automatic step sizes.
 _MOST_DRIFT = 10.0
 
 
@@ -79,9 +79,9 @@ def _begin(step: "SGMCMC", tune: int, draws: int) -> None:
 
 
 def _entered(step: "SGMCMC", point: PointType) -> np.ndarray:
-    theta = starting.read(step, point)
+    theta = points.read(step, point)
     if step.start_at_reference:
-        step.near_reference = starting.start(step, theta, point, step.home.factor)
+        step.near_reference = points.start(step, theta, point, step.home.factor)
     if not len(step.origin):
         step.origin = theta.copy()
         if step.near_reference and step.prepared is not None:

@@ -12,12 +12,16 @@ from pymc_subsample.diagnostics.scores import (
 )
 from pymc_subsample.samplers.gradients.draw_gradients import DrawnGradients
 
-# Of a chain's measured errors, all directions together.
+# Of a chain's measured errors, all directions together. A choice: one chain in a thousand.
 ERROR_RATE = 0.001
+# Times as many kept draws as parameters, from which on their covariance says more than variances. A
+# choice: half of `beyond_draws.KNOWN`, as at most some hundreds are kept.
+KNOWN = 5
 # How many times as far as any other the first batches of draws are, where nothing else says that
-# they stand out.
+# they stand out. A choice: of 32 batches of a settled chain none is.
 _BEYOND = 2.0
-# Share of a standard deviation below which that of most draws is rounding.
+# Share of a standard deviation below which that of most draws is rounding. A choice: single
+# precision has as many digits.
 _LOST = 1e-6
 
 
@@ -33,7 +37,7 @@ def moment_errors(
     `known` is a guess of the posterior's covariance, which is `trusted` more than that of draws.
     """
     size, draws = len(active), np.array(record.thinned)[:, active]
-    own, dense = covariance_of(draws, 5 * size), len(draws) > 5 * size
+    own, dense = covariance_of(draws, KNOWN * size), len(draws) > KNOWN * size
     guesses = [own] if known is None else [known, own]
     if pilot.regressed:
         # A regression hides an error that other directions drown; a full step, one that is alone.
@@ -45,6 +49,7 @@ def moment_errors(
     mean_ess, _ = record.effective(active)
     excess = (size + 1) / min(len(draws), max(float(np.nanmedian(mean_ess)), size + 1))
     rate = ERROR_RATE / len(tried)
+    # Two sides, of means and of standard deviations.
     noise = _monte_carlo_errors(record, active, rate / (4 * size))
     errors = [
         _errors(
@@ -98,6 +103,7 @@ def _pooled_stretch(
     `ratios`, shape (k,), of the posterior's variance to a guess, are means over directions, of
     which each alone may be too noisy; `own` is that of the draws' variance.
     """
+    # As above: 4.
     error = -stdtrit(freedom, rate / 4) * ratios.std() / np.sqrt(freedom)
     low, high = (max(ratios.mean() + x, SMALLEST) for x in (-error, error + excess))
     return float(max(np.sqrt(own / high) - 1, 1 - np.sqrt(own / low), 0.0))
@@ -109,7 +115,7 @@ def from_start(record: StepRecord, active: np.ndarray) -> float | None:
     Beyond Monte Carlo error, where these draws stand out from all later ones. None of few draws.
     """
     batches = len(record.sizes) // 8
-    if not batches or record.done < 64:
+    if not batches or record.done < 64:  # a choice: two draws in each of 32
         return None
     rest = record.without(batches)
     level = ERROR_RATE / (4 * len(active))
@@ -168,6 +174,7 @@ def _monte_carlo_errors(
     wide = -stdtrit(len(record.sizes) - 1, level)
     sd = np.sqrt(record.variance[active])
     ess, ess_sd = (
+        # At least four, so that t has a variance.
         np.clip(e * record.done / len(record.thinned), 4, record.done)
         for e in record.effective(active)
     )

@@ -15,7 +15,12 @@ from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.curvature import MAX_DENSE
 from pymc_subsample.expansion.factors import Kind, kind, whiten
-from pymc_subsample.samplers.gradients.chain_moments import ERROR_RATE, from_start, moment_errors
+from pymc_subsample.samplers.gradients.chain_moments import (
+    ERROR_RATE,
+    KNOWN,
+    from_start,
+    moment_errors,
+)
 from pymc_subsample.samplers.gradients.draw_gradients import (
     DrawnGradients,
     evaluated,
@@ -63,7 +68,7 @@ RULES = (
 )  # fmt: skip
 
 
-# Draws beside which jumps of the prior are looked for.
+# Draws beside which jumps of the prior are looked for. A choice of time.
 _LOOKED_AT = 100
 
 
@@ -225,7 +230,7 @@ def _predicted(
 def _precision(draws: np.ndarray, temperature: float) -> np.ndarray:
     """Inverse covariance of draws, shape (k, a), times T; a diagonal where they are few."""
     count, size = draws.shape
-    if size > MAX_DENSE or count < 5 * size:
+    if size > MAX_DENSE or count < KNOWN * size:
         variance = draws.var(axis=0)
         return temperature / np.where(variance > 0, variance, np.inf)
     return temperature * np.linalg.pinv(np.cov(draws.T).reshape(size, size))
@@ -269,8 +274,10 @@ def _covariance(dynamics: Dynamics) -> tuple[np.ndarray | None, bool]:
 def _heat(record: StepRecord, temperature: float, remedies: list[str]) -> list[Check]:
     """Kinetic temperature against that of the dynamics without noise of gradients."""
     found = np.array(record.temperatures)
+    # Fewer than eight have no error that is known.
     if np.isnan(found).any() or len(found) < 8 or not temperature < np.inf:
         return []
+    # three standard errors
     error = 3 * float(array_stats.mcse(found[None], chain_axis=0, draw_axis=1))
     ratio = float(found.mean()) / temperature
     error = error / temperature if np.isfinite(error) else 0.0

@@ -2,12 +2,14 @@
 
 import numpy as np
 
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.chain.multimodality import MOST_SEEDS
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion import Expansion
 
-# Rows by which the centres are found.
+# Rows by which the centres are found. A choice of time.
 _ROWS = 100_000
-# Sds from the mean beyond which distances no longer grow.
+# Sds from the mean beyond which distances no longer grow. A choice: the centres would go to
+# single outliers otherwise.
 _FAR = 10.0
 
 
@@ -37,7 +39,8 @@ def clustered_order(expansion: Expansion, n_clusters: int, rng: np.random.Genera
             z = (rows[vary] - mean[vary]) / sd[vary]
         return np.clip(np.nan_to_num(z, nan=0.0, posinf=_FAR, neginf=-_FAR), -_FAR, _FAR).T
 
-    seed = int(rng.integers(2**31))
+    seed = int(rng.integers(MOST_SEEDS))
+    # Three starts, as scikit-learn took for `MiniBatchKMeans`.
     means = MiniBatchKMeans(n_clusters, random_state=seed, n_init=3).fit(standardised(sample))
     labels = np.concatenate([means.predict(standardised(rows)) for rows in expansion.chunks()])
     return np.argsort(labels, kind="stable").astype(np.uint32)

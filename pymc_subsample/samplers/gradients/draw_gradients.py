@@ -5,19 +5,22 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.reference import summed
 
-# Rows that are read: all of them at each draw, or some at random, of all draws together.
+# Rows that are read: all of them at each draw, or some at random, of all draws together. A choice
+# of time.
 _ROWS, _RANDOM_ROWS = 20_000_000, 4_000_000
-# Random rows that are read at a time: parts are in the order of the rows.
+# Random rows that are read at a time: parts are in the order of the rows. A choice of memory.
 _PART = 2**16
-# Draws to read them at: as many as are independent of each other, or a few of any.
+# Draws to read them at: as many as are independent of each other, or a few of any. A choice:
+# passes over the rows.
 _FEWEST, _DEPENDENT, _MOST = 20, 32, 200
-# From how many on regressions have errors that are known.
+# From how many on regressions have errors that are known. A choice: t has its normal quantiles
+# then, to 3%.
 REGRESSED = 100
 
 
@@ -93,6 +96,7 @@ def estimated_scores(
         return found
 
     parts = [slice(i, i + _PART) for i in range(0, len(rows), _PART)]
+    # bytes of two results
     total = sum(expansion.passes.map(added, parts, 16 * k * expansion.phi_size))
     slopes = reference.slope + expansion.n_rows / m * total
     found = [expansion.pull_back(thetas[at % k], slope) for at, slope in enumerate(slopes)]

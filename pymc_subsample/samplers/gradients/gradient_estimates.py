@@ -28,6 +28,7 @@ from pymc_subsample.kernels.vectors import clear, copy, scale_back
 FUNCTIONS = ("forward", "backward", "gradient", "gather", "anchor")
 _functions = functions(FUNCTIONS)
 
+# How batches are drawn.
 UNIFORM, STRATIFIED = 0, 1
 
 # Batches of rows, and the metric in which their gradients are.

@@ -26,7 +26,8 @@ from pymc_subsample.samplers.gradients.integrators.integrator import Chain
 
 # Where exponential weights expect the dynamics to go: on as before, nowhere, by one, to a stop.
 MOMENTUM, ZERO, ONE, STOP = range(4)
-# Of positions, momenta and gradients: beyond it a chain starts again.
+# Of positions, momenta and gradients, whose squares are still finite doubles: beyond it a chain
+# starts again.
 _BOUND = 1e100
 
 # Numbers that a run of steps depends on.

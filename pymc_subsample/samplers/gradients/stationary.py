@@ -12,10 +12,12 @@ from scipy.optimize import brentq
 
 from pymc_subsample.samplers.gradients.integrators.integrator import Integrator, LinearMap
 
-# Largest predicted error of a standard deviation that an automatic step size allows.
+# Largest predicted error of a standard deviation that an automatic step size allows. A choice,
+# under half of what checks tolerate (`STRETCH_BOUND`): the prediction is for normals.
 TOLERATED = 0.02
 _STEPS = 0.5 * 1.1 ** -np.arange(300)
-# Directions that a choice looks at: evenly spread ones by noise and by curvature.
+# Directions that a choice looks at: evenly spread ones by noise and by curvature. A choice: the
+# extremes and what lies between.
 _DIRECTIONS = 32
 
 
@@ -59,8 +61,9 @@ def variances(
     def excess(damping: float) -> float:
         return float(np.mean(solved(damping)[1])) - temperature
 
-    most = 1.9 / h
+    most = 1.9 / h  # beyond 2 / h velocities grow
     damping = friction + h * float(np.mean(noise)) / (2 * temperature)
+    # A choice: within a factor of four of what the noise alone would have.
     low, high = (float(np.clip(damping * factor, 0.0, most)) for factor in (0.25, 4.0))
     if not np.inf > excess(low) > 0 > excess(high):
         return solved(np.inf)
@@ -144,7 +147,7 @@ def spectrum(
     if precision.ndim == 1:
         return precision, np.diag(noise), None
     curvature, directions = np.linalg.eigh(precision)
-    curvature = np.maximum(curvature, 1e-12 * curvature[-1])
+    curvature = np.maximum(curvature, 1e-12 * curvature[-1])  # ten thousand times rounding
     return curvature, np.einsum("ij,ik,kj->j", directions, noise, directions), directions
 
 

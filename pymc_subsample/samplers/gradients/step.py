@@ -22,7 +22,6 @@ from pymc_subsample.samplers.gradients.step_size import Steps, find_step_size
 StepSize = float | str | PolynomialDecay | Cyclical
 
 _METRICS = ("curvature", "identity")
-_BATCH = 100  # As the other samplers on batches begin with.
 
 
 class SharedCore(SharedTransitions, total=False):
@@ -83,7 +82,7 @@ def set_up(
     with doing("compiling the integrator"):
         langevin.integrate(parts.dynamics)
     step.control_variate_order = None if order is None else step.expansion.order
-    step.batch_size = arguments.batch_size(batch_size, step.n_rows, _BATCH)
+    step.batch_size = arguments.batch_size(batch_size, step.n_rows, arguments.BATCH)
     step.friction, step.sampler_parts = parts.friction, f"{type(step).__name__} {parts}"
     if needed:
         problem, found = finding_reference.find(step)

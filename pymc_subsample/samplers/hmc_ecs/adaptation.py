@@ -26,11 +26,14 @@ from pymc_subsample.samplers.hmc_ecs.subsample import Subsample
 if TYPE_CHECKING:
     from pymc_subsample.samplers.hmc_ecs.step import HMCECS
 
-# Of the subsample, in one look at a chain.
+# Of the subsample, in one look at a chain. A choice: there are three looks, so that 64 times as
+# many rows can be reached, and one noisy draw costs four times as much at the most.
 _MOST_GROWTH = 4.0
-# Variance at a draw from which on it is looked at, over the bound: few draws perturb much.
+# Variance at a draw from which on it is looked at, over the bound: few draws perturb much. A
+# choice: the variance of those beside it is within the bound.
 _COVERED = 0.5
-# Of the perturbation that is tolerable.
+# Of the perturbation that is tolerable. A choice: perturbations go with the square of the size,
+# so that this takes 1.4 times as many rows as the bound itself.
 _PERTURBED_AIM = 0.5
 
 
@@ -58,6 +61,7 @@ def adapt(step: "HMCECS", theta: np.ndarray, info: dict[str, float]) -> Notice |
         if moved:
             cause = "the chain settled away from the reference point"
             recentre(step, theta)
+        # a choice: before the bound
         elif step.may_resize and tuning.noise() > 0.9 * VARIANCE_BOUND:
             cause = "the estimate is noisier on the way than was predicted"
             enlarge(step, tuning.noise() / VARIANCE_AIM)
@@ -148,6 +152,7 @@ def measured_perturbation(step: "HMCECS") -> float:
 
 def enlarge(step: "HMCECS", ratio: float) -> None:
     """Take more rows, if the ratio says so: what was predicted at a few points is larger."""
+    # 10: sizes that divide well.
     unit, before = step.given["n_blocks"] or 10, step.subsample_size
     wanted = before * min(ratio, _MOST_GROWTH) if np.isfinite(ratio) else 0.0
     wanted = -int(-wanted // unit) * unit

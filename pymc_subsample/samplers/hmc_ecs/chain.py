@@ -8,11 +8,11 @@ import numpy as np
 from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.chain import starting
+from pymc_subsample.chain import points
 from pymc_subsample.chain.ellipsoid import radius
 from pymc_subsample.chain.method import Method, ReferredState, divergences
 from pymc_subsample.chain.sizing import Choice
-from pymc_subsample.chain.tuning import Tuning, TuningState
+from pymc_subsample.chain.tuning import Tuning, TuningState, extent
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import ChainRecord, without_crossings
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pymc_subsample.samplers.hmc_ecs.step import HMCECS
 
 DYNAMICS = {"hmc": trajectory, "nuts": tree}
-# Of a trajectory; lengths are jittered by 20%.
-_MOST_STEPS = 1024
 
 
 @dataclass_state
@@ -81,12 +79,12 @@ def _begin(step: "HMCECS", tune: int, draws: int) -> None:
 
 
 def _entered(step: "HMCECS", point: PointType) -> np.ndarray:
-    theta = starting.read(step, point)
+    theta = points.read(step, point)
     confined = step.kind == BLOCK_POISSON
     inside, most = confined or step.tuning.done > 0, np.inf
     if confined:
         most = radius(len(step.active))
-    starting.start(step, theta, point, step.tuning.factor, inside, most)
+    points.start(step, theta, point, step.tuning.factor, inside, most)
     if not len(step.subsample.index):
         step.subsample.draw(step.row_rng, step.n_rows)
     if step.subsample.rows is None:
@@ -102,7 +100,6 @@ def _transitions(
     thetas[0], refreshes = theta, size * step.transitions_per_draw
     fresh = sample.propose(step.row_rng, step.expansion, refreshes)
     step.step_size = float(step.tuning.step.current(step.tune))
-    extent = float(min(step.path_length, _MOST_STEPS / 1.2 * step.step_size))
     rows = MINIBATCH if step.kind == BLOCK_POISSON else sample.size
     others = step.n_rows - len(sample.always)
     transitions(step.kind, DYNAMICS[step.kernel])(
@@ -113,7 +110,8 @@ def _transitions(
         ),
         Moves(
             step.active, step.tuning.factor, step.step_size,
-            float(step.max_treedepth) if step.kernel == "nuts" else extent,
+            extent(step.path_length, step.step_size) if step.kernel == "hmc" else
+            float(step.max_treedepth),
         ),
         SubsampleArrays(sample.index, sample.rows, sample.counts, sample.group),
         fresh, thetas, infos,

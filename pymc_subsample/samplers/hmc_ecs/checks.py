@@ -53,6 +53,8 @@ TUNE = Rule(
     "tune", "tuning draws", 1, "Use tune=1000.", severity="warn", at_least=True,
     besides="Asked for only where another check of the chain fails: none does.",
 )  # fmt: skip
+# Acceptance rate of trajectories that step sizes are tuned to, as in Stan and PyMC.
+TARGET_ACCEPT = 0.8
 DISTANCE = Rule(
     "reference_distance",
     "distance of the reference point, over what is usual",
@@ -62,7 +64,8 @@ DISTANCE = Rule(
     besides="A reference that was found may be farther than is usual (1) where the estimate passes "
     "its checks, as it does.",
 )
-# The share of draws that may exceed twice the variance bound.
+# The share of draws that may exceed twice the variance bound. A choice: at a variance of twice the
+# bound estimates still move chains, and a larger share would weigh on their standard deviations.
 EXCESS_BOUND = 0.05
 NOISE = Rule(
     "loglik_variance", "variance of the estimate", VARIANCE_BOUND, _MORE,
@@ -108,7 +111,8 @@ SIGN = Rule(
     severity="warn",
     at_least=True,
 )
-# Draws beyond the ellipsoid that holds all but this of a normal distribution.
+# Draws beyond the ellipsoid that holds all but this of a normal distribution. A choice: one of
+# 10,000 draws.
 _RARE = 1e-4
 CONFINED = Rule(
     "confined", "draws near the edge of what is sampled", 0.02, 'Use estimator="perturbed".'
@@ -121,9 +125,11 @@ RULES = (
 # What one draw counts at most.
 _MOST_NOISE = VARIANCE_BOUND / EXCESS_BOUND
 # Mean squared distance along any direction up to which the set-up's residual moments hold: rows
-# that matter farther out alone are in no random few.
+# that matter farther out alone are in no random few. A choice: the pilot points are about there, or
+# beyond.
 _PREDICTED = 2.0
-# Times as many rows are advised as would be just enough.
+# Times as many rows are advised as would be just enough. A choice: what is advised should do at
+# the first try.
 _AMPLE = 2.0
 
 
@@ -298,6 +304,7 @@ def _distance_check(
     record: ChainRecord, reference: Reference, active: np.ndarray, harmless: bool, given: bool
 ) -> Check:
     """Say whether the reference is distant, unless that is known to do no harm."""
+    # A draw is about the root of their number away, and three more.
     distance, bound = record.distance(reference.theta, active), 3 + np.sqrt(len(active))
     return DISTANCE.check(
         distance / bound,
@@ -362,16 +369,21 @@ def _confined_check(
 
 
 def check_dynamics(
-    record: ChainRecord, active: np.ndarray, rules: tuple[Rule, Rule, Rule], target: float = 0.8
+    record: ChainRecord,
+    active: np.ndarray,
+    rules: tuple[Rule, Rule, Rule],
+    target: float = TARGET_ACCEPT,
 ) -> list[Check]:
     """Check trajectories by the rules of `dynamics_rules`; the last is for rates tuned to 0.8."""
     divergences, hidden, acceptance = rules
-    least = acceptance.bound * min(target / 0.8, 1.0)
+    least = acceptance.bound * min(target / TARGET_ACCEPT, 1.0)
     accepted = record.acceptance / record.done
     return [
         *check_divergences(divergences, hidden, record, active, divergences.remedy),
         acceptance.check(
-            accepted if target >= 0.8 or accepted < least else np.nan,  # the rule's own bound
+            accepted
+            if target >= TARGET_ACCEPT or accepted < least
+            else np.nan,  # the rule's own bound
             f"Only {accepted:.0%} of the moves were accepted (should be at least "
             f"{least:.0%}): the step size does not fit. Increase tune.",
             accepted >= least,

@@ -4,8 +4,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-import numpy as np
-
 from pymc_subsample.chain import arguments, finding_reference
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import each, sampled
@@ -29,16 +27,12 @@ from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.model import TallModelError
 from pymc_subsample.samplers.hmc_ecs.adaptation import Pace, also
 from pymc_subsample.samplers.hmc_ecs.chain import DYNAMICS, METHOD
+from pymc_subsample.samplers.hmc_ecs.checks import TARGET_ACCEPT
 from pymc_subsample.samplers.hmc_ecs.kernel import transitions
 from pymc_subsample.samplers.hmc_ecs.sampler import HMCECS as SAMPLER
 from pymc_subsample.samplers.hmc_ecs.subsample import ESTIMATORS, Subsample
 
 _log = logging.getLogger("pymc.subsample")
-
-# Doublings of a trajectory at most.
-_DEEPEST = 20
-# Of a period of a normal posterior.
-_QUARTER = np.pi / 2
 
 
 def _report(step: "HMCECS") -> None:
@@ -72,6 +66,7 @@ def _report(step: "HMCECS") -> None:
     parts = subsample_size // MINIBATCH if step.kind == BLOCK_POISSON else subsample_size
     few = min(FEWEST_BLOCKS, parts)
     if step.given["n_blocks"] is None and step.n_blocks < few:
+        # Multiples of ten have divisors.
         near = min(round(subsample_size / 10), n // 10) * 10
         _log.info(
             f"HMCECS: subsample_size={subsample_size} has no divisor from {FEWEST_BLOCKS} to "
@@ -234,7 +229,7 @@ class HMCECS(ChainStep):
         subsample_size: int | str = "auto",
         n_blocks: int | str = "auto",
         control_variate_order: int | str = "auto",
-        target_accept: float = 0.8,
+        target_accept: float = TARGET_ACCEPT,
         path_length: float | None = None,
         max_treedepth: int = 10,
         transitions_per_draw: int = 1,
@@ -243,11 +238,10 @@ class HMCECS(ChainStep):
     ) -> None:
         self.estimator = arguments.choice("estimator", estimator, tuple(ESTIMATORS))
         kernel = arguments.choice("kernel", kernel, ("auto", *DYNAMICS))
-        self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
+        self.max_treedepth = arguments.treedepth(max_treedepth)
         order = arguments.order(control_variate_order, "HMCECS", plain=False)
         self.target_accept = arguments.between("target_accept", target_accept, 0.0, 1.0)
-        length = _QUARTER if path_length is None else path_length
-        self.path_length = arguments.between("path_length", length, 0.0, np.inf)
+        self.path_length = arguments.path_length(path_length)
         self.temperature = arguments.temperature(temperature)
         self.transitions_per_draw = arguments.transitions(transitions_per_draw)
         given = arguments.count("subsample_size", subsample_size, auto=True, smallest=2)

@@ -1,4 +1,4 @@
-"""Acceptance tests on growing batches: rows are read until the test decides; see `evidence`."""
+"""Acceptance tests on growing batches: rows are read until the test decides; see `decisions`."""
 
 from collections import namedtuple
 
@@ -17,10 +17,10 @@ from pymc_subsample.compiled.functions import (
     inner,
     load,
 )
-from pymc_subsample.kernels.batches import PERMUTATION, draw, restore
+from pymc_subsample.kernels.batches import CHUNK, PERMUTATION, draw, restore
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, GATHER, MODEL, functions
 from pymc_subsample.kernels.vectors import is_finite
-from pymc_subsample.samplers.minibatch.evidence import (
+from pymc_subsample.samplers.minibatch.decisions import (
     ACCEPT,
     ANSWER,
     DECIDE,
@@ -29,9 +29,6 @@ from pymc_subsample.samplers.minibatch.evidence import (
     Answer,
     Evidence,
 )
-
-# Rows evaluated at a time.
-_CHUNK = 256
 
 MEMBERS = types.Array(types.uint32, 1, "C")
 
@@ -106,14 +103,14 @@ def accept(decide, settings, reader, rng, phi, new_phi, full_bound, unseen):
     low, high, known = unseen.low, unseen.high, unseen.known
     threshold, uniform, normal = unseen.threshold, unseen.uniform, unseen.normal
     n = permutation.shape[0]
-    index = np.empty(_CHUNK, dtype=np.int64)
-    rows = np.empty((width, _CHUNK))
-    y = np.empty(_CHUNK)
+    index = np.empty(CHUNK, dtype=np.int64)
+    rows = np.empty((width, CHUNK))
+    y = np.empty(CHUNK)
     if full_bound:
         low, high = np.inf, -np.inf
-        for start in range(0, n, _CHUNK):
-            m = min(_CHUNK, n - start)
-            if m < _CHUNK:
+        for start in range(0, n, CHUNK):
+            m = min(CHUNK, n - start)
+            if m < CHUNK:
                 index, y, rows = np.empty(m, dtype=np.int64), np.empty(m), np.empty((width, m))
             for j in range(m):
                 index[j] = members[start + j] if members.shape[0] > 0 else start + j
@@ -130,7 +127,7 @@ def accept(decide, settings, reader, rng, phi, new_phi, full_bound, unseen):
     while True:
         while count < wanted:
             seen = int(count)
-            m = min(_CHUNK, wanted - seen)
+            m = min(CHUNK, wanted - seen)
             if m != index.shape[0]:
                 index, y, rows = np.empty(m, dtype=np.int64), np.empty(m), np.empty((width, m))
             if drawn == 0 and wanted == n:
@@ -180,7 +177,7 @@ def _read(phi, new_phi, center, rows, y):
 @kept(GATHER)
 def _number(columns, index, rows):
     for i in range(index.shape[0]):
-        rows[0, i] = load(columns[0] + 8 * index[i], np.float64)
+        rows[0, i] = load(columns[0] + 8 * index[i], np.float64)  # of 8 bytes each
 
 
 # A model whose rows are the numbers y themselves, at the address `columns[0]`.

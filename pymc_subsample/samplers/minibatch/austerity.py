@@ -10,8 +10,7 @@ from pymc_subsample.chain import arguments
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.samplers.minibatch.decision_errors import AcceptanceErrors
-from pymc_subsample.samplers.minibatch.decisions import austerity
-from pymc_subsample.samplers.minibatch.evidence import DECIDE
+from pymc_subsample.samplers.minibatch.decisions import DECIDE, austerity
 from pymc_subsample.samplers.minibatch.sampler import AUSTERITY_MH
 from pymc_subsample.samplers.minibatch.step import METHOD, Decision, SharedMH, set_up
 
@@ -39,7 +38,7 @@ def _conclude(step: Any, errors: AcceptanceErrors) -> None:
     slowest = step.record.autocorrelation(step.active) ** (1 / step.transitions_per_draw)
     if not len(errors.error):
         return
-    bound = min(1.0, errors.limit / max(1 - slowest, 1e-12))
+    bound = min(1.0, errors.limit / max(1 - slowest, 1e-12))  # divides nothing by zero
     _log.info(
         f"AusterityMH: on {len(errors.error) // 2} proposals of this chain the acceptance "
         f"probability was off by at most {errors.limit:.2g}, three standard errors of a "
@@ -91,7 +90,7 @@ class AusterityMH(ChainStep, shares=set_up):
         settings=_settings,
         cause=_cause,
         remedies=_remedies,
-        batch_size=500,
+        batch_size=austerity.BATCH,
         exact=lambda step: _level(step) == 0,
         changes=lambda step: callable(step.epsilon),
         conclude=_conclude,

@@ -11,8 +11,7 @@ from pymc_subsample.chain.moves import Aims
 from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.samplers.minibatch.correction import DEFAULT_SIGMA, barker_correction
 from pymc_subsample.samplers.minibatch.decision_errors import barker as barker_test
-from pymc_subsample.samplers.minibatch.decisions import barker
-from pymc_subsample.samplers.minibatch.evidence import DECIDE
+from pymc_subsample.samplers.minibatch.decisions import DECIDE, barker
 from pymc_subsample.samplers.minibatch.sampler import MINIBATCH_BARKER_MH
 from pymc_subsample.samplers.minibatch.step import METHOD, Decision, SharedMH, set_up
 
@@ -71,6 +70,7 @@ class MinibatchBarkerMH(ChainStep, shares=set_up):
         cause=_cause,
         remedies=_remedies,
         error="clt_error",
+        # Agrawal et al. 2023; of Langevin proposals a choice.
         aims=Aims(one=0.27, many=0.158, drifting=0.4, scale=2.46),
         with_all_rows=lambda step: barker_test,
     )

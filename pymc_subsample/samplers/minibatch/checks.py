@@ -20,9 +20,11 @@ from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.expansion.predictor_ranges import ELSE
 from pymc_subsample.samplers.minibatch.decision_errors import AcceptanceErrors
 
-# Of an acceptance probability.
+# Of an acceptance probability. A choice: half as much again as `MinibatchBarkerMH` promises by
+# default.
 ERROR_BOUND = 0.03
-# One row's share in a batch's sum of squares, above which a batch without it says too little.
+# One row's share in a batch's sum of squares, above which a batch without it says too little. A
+# choice: half of all is in one row then.
 TAIL_BOUND = 0.5
 
 ERROR = Rule(

@@ -13,8 +13,7 @@ from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.expansion.predictor_ranges import everywhere, nearby
 from pymc_subsample.samplers.minibatch import largest_term as bounds
 from pymc_subsample.samplers.minibatch.decision_errors import Proposed
-from pymc_subsample.samplers.minibatch.decisions import confidence
-from pymc_subsample.samplers.minibatch.evidence import DECIDE
+from pymc_subsample.samplers.minibatch.decisions import DECIDE, confidence
 from pymc_subsample.samplers.minibatch.sampler import CONFIDENCE_MH
 from pymc_subsample.samplers.minibatch.step import (
     METHOD,
@@ -27,7 +26,8 @@ from pymc_subsample.samplers.minibatch.step import (
 
 _BOUNDS = ("auto", "linear", "local", "full")
 _NO_TABLE = np.zeros((0, 0))
-# A log-ratio of this size, which rounding may make of exact control variates, misleads nobody.
+# A log-ratio of this size, which rounding may make of exact control variates, misleads nobody. A
+# choice: acceptance probabilities change by less.
 _ROUNDING = 1e-4
 
 

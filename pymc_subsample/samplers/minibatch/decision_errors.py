@@ -23,14 +23,19 @@ from pymc_subsample.kernels.model import Model
 from pymc_subsample.samplers.minibatch.acceptance import NUMBERS, Criterion, begun, decisions
 from pymc_subsample.samplers.minibatch.kernel import control_change
 
-# Decisions per proposal and direction; fewer than the second number say nothing.
+# Decisions per proposal and direction; fewer than the second number say nothing. A choice: errors
+# are then good to 1%, the root of 1 / 8,000; of 30 to a tenth.
 _DECISIONS = 2_000
 _FEWEST = 30
-# Acceptance probabilities below this say too little of the log-ratio.
+# Standard errors that are no doubt: three are exceeded once in 370 times.
+ERRORS = 3
+# Acceptance probabilities below this say too little of the log-ratio. A choice: chains hardly
+# ever take such moves.
 _SMALLEST = 0.02
-# And those below so many standard errors.
+# And those below so many standard errors. Exceeded once in two million times.
 _KNOWN = 5
-# Terms y that are too small to mislead anybody.
+# Terms y that are too small to mislead anybody. A choice: acceptance probabilities change by
+# less.
 _ROUNDING = 1e-6
 
 
@@ -73,7 +78,7 @@ class PilotErrors:
     @property
     def worst(self) -> float:
         """Largest size of an error beyond three standard errors of the pilot."""
-        return float(np.max(np.abs(self.error) - 3 * self.noise, initial=0.0))
+        return float(np.max(np.abs(self.error) - ERRORS * self.noise, initial=0.0))
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class AcceptanceErrors(PilotErrors):
     @property
     def limit(self) -> float:
         """Size that no error exceeds, but for three standard errors of the pilot."""
-        return float(np.max(np.abs(self.error) + 3 * self.noise, initial=0.0))
+        return float(np.max(np.abs(self.error) + ERRORS * self.noise, initial=0.0))
 
     @property
     def rise(self) -> float:
@@ -119,11 +124,12 @@ class AcceptanceErrors(PilotErrors):
             return 0.0, 0.0
         implied = np.log(forth[use] / back[use])
         noise = np.hypot(self.noise[::2][use] / forth[use], self.noise[1::2][use] / back[use])
-        noise = np.maximum(noise, 1e-6)
+        noise = np.maximum(noise, 1e-6)  # divides nothing by zero
         weights = delta / noise**2
         slope = (weights @ implied) / (weights @ delta)
         error = 1 / np.sqrt(weights @ delta)
-        sure = float(np.clip(1.0, slope - 3 * error, slope + 3 * error))
+        sure = float(np.clip(1.0, slope - ERRORS * error, slope + ERRORS * error))
+        # Where decisions hardly depend on the ratio, a thousand times.
         return float(max(slope, 1e-6) ** -0.5 - 1), max(sure, 1e-6) ** -0.5 - 1
 
 
@@ -132,7 +138,7 @@ class RepeatedDecisions:
     """A test that decides about a proposal again and again, on fresh random batches."""
 
     test: Criterion
-    # Of each decision; see `evidence`.
+    # Of each decision; see `decisions`.
     uniforms: np.ndarray
     thresholds: np.ndarray
     most_rows: int  # To read for one proposal.
@@ -158,7 +164,7 @@ class RepeatedDecisions:
 def largest_share(y: np.ndarray) -> float:
     """Share that one row has in the sum of squares of terms, at most."""
     spread = (y - y.mean()) ** 2
-    return float(spread.max() / max(spread.sum(), 1e-300))
+    return float(spread.max() / max(spread.sum(), 1e-300))  # divides nothing by zero
 
 
 def acceptance_errors(

@@ -33,7 +33,7 @@ from pymc_subsample.kernels.model import MODEL, SUMS, functions
 from pymc_subsample.kernels.proposals import PROPOSING
 from pymc_subsample.kernels.vectors import clear, copy, is_finite
 from pymc_subsample.samplers.minibatch.acceptance import CRITERION, MEMBERS, Reader, accept, begun
-from pymc_subsample.samplers.minibatch.evidence import ACCEPT, DECIDE
+from pymc_subsample.samplers.minibatch.decisions import ACCEPT, DECIDE
 from pymc_subsample.samplers.minibatch.largest_term import (
     BOUND,
     FULL_BOUND,
@@ -157,7 +157,7 @@ def _draw(generator, row_generator, model, sums, test, bound, proposing, populat
         info[ERROR] += answer.error
         info[VARIANCE] += answer.variance
         info[TESTED] += evidence.n_seen + (n if full else 0)
-    for field in range(6):
+    for field in range(TESTED):  # those before are means
         info[field] /= k
 
 

@@ -56,7 +56,7 @@ def linear_bound(phi, new_phi, center, order, weight, slope, reach):
     """
     if order == 0:
         return weight * slope * farthest(new_phi, phi, reach)
-    power, factorial = order + 1, 2.0 if order == 1 else 6.0
+    power, factorial = order + 1, 2.0 if order == 1 else 6.0  # (k + 1)!
     near, far = farthest(phi, center, reach), farthest(new_phi, center, reach)
     return weight * slope / factorial * (near**power + far**power)
 

@@ -51,9 +51,11 @@ _log = logging.getLogger("pymc.subsample")
 
 _transitions = transitions.get_overload(transitions.signatures[0])
 
-# Of a Langevin proposal's gradient, where its batch size is left open.
+# Of a Langevin proposal's gradient, where its batch size is left open. A choice between noise of
+# the drift and rows.
 _GRADIENT_ROWS = 100
-# Numbers that the decisions of a chain's check may read: as many as it has read, within limits.
+# Numbers that the decisions of a chain's check may read: as many as it has read, within limits. A
+# choice of time.
 _DECISION_ROWS = 2_000_000, 200_000_000
 
 
@@ -77,7 +79,7 @@ class MinibatchMHState(ProposingState):
 class Decision:
     """What tells an acceptance test from the others; `step` is its step method."""
 
-    test: Compiled  # The compiled test; see `evidence`.
+    test: Compiled  # The compiled test; see `decisions`.
     # ``settings(step)`` returns its numbers for the next draw.
     settings: Callable[[Any], np.ndarray]
     # ``cause(step)`` says why it reads many rows, where it does, and ``remedies(step)`` what makes
@@ -85,7 +87,7 @@ class Decision:
     cause: Callable[[Any], str]
     remedies: Callable[[Any], list[str]]
     error: str = "test_error"  # What its own error is called among the statistics.
-    batch_size: int = 100  # Rows to start with, unless others are given.
+    batch_size: int = arguments.BATCH  # Rows to start with, unless others are given.
     aims: Aims = moves.USUAL
     # ``with_all_rows(step)`` returns what it decides with all rows, a function as `metropolis`.
     with_all_rows: Callable[[Any], Callable] = lambda step: metropolis
@@ -263,6 +265,7 @@ def weight(step: Any) -> float:
 
 def _statistics(step: Any, infos: dict[str, np.ndarray]) -> dict[str, Any]:
     tested, proposed = infos["rows_tested"], infos["rows_proposed"]
+    # At both ends, and with gradients there.
     evaluations = 2 * tested + 4 * proposed
     if step.control_variate_order:
         uses = 2 if by_langevin(step) else 1

@@ -14,11 +14,11 @@ from pymc_subsample.bounds.thinning import (
     left_by_a_move,
     most_effective_moves,
 )
-from pymc_subsample.chain import starting
+from pymc_subsample.chain import points
 from pymc_subsample.chain.method import Method, ReferredState, divergences, of_order
 from pymc_subsample.chain.moves import given_factor, given_scale
 from pymc_subsample.chain.proposals import RandomWalk
-from pymc_subsample.chain.tuning import Tuning, TuningState, settled
+from pymc_subsample.chain.tuning import Tuning, TuningState, extent, settled
 from pymc_subsample.compiled.functions import address_of
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import without_crossings
@@ -41,11 +41,10 @@ if TYPE_CHECKING:
 
 ACCEPTANCE = {"factorised": FACTORISED, "mh-ss": MH_SS}
 TRAJECTORIES = ("hmc", "nuts")
-# Of a trajectory; lengths are jittered by 20%.
-_MOST_STEPS = 1024
-# Correlation of draws that a transition of the surrogate leaves, before a chain has shown it.
+# Correlation of draws that a transition of the surrogate leaves, before a chain has shown it. A
+# choice, which tuning corrects.
 LEFT = 0.5
-# Draws over which their number is averaged.
+# Draws over which their number is averaged. A choice: fewer follow noise, more lag behind tuning.
 _REMEMBERED = 50
 
 
@@ -117,15 +116,15 @@ def _begin(step: "ScalableMH", tune: int, draws: int):
 
 
 def _entered(step: "ScalableMH", point: PointType) -> np.ndarray:
-    theta = starting.read(step, point)
-    starting.start(step, theta, point, step.tuning.factor)
+    theta = points.read(step, point)
+    points.start(step, theta, point, step.tuning.factor)
     return theta
 
 
 def _extent(step: "ScalableMH") -> float:
     """Return how far a transition goes: the length of a trajectory, or its doublings."""
     if step.proposal == "hmc":
-        return float(min(step.path_length, _MOST_STEPS / 1.2 * step.step_size))
+        return extent(step.path_length, step.step_size)
     return float(step.max_treedepth) if step.proposal == "nuts" else 0.0
 
 
@@ -136,12 +135,12 @@ def _transitions(
     thetas, infos = np.empty((size, len(theta))), np.empty((size, len(INFO)))
     thetas[0] = theta
     step.step_size = given_scale(step.proposal) or float(step.tuning.step.current(step.tune))
-    extent, form = _extent(step), ACCEPTANCE[step.acceptance]
+    form = ACCEPTANCE[step.acceptance]
     compiled(step.dynamics)(
         address_of(step.rng), step.compiled, reference.sums(2),
         step.deciding.packed(reference), bounds.table,
         RowDecision(form, float(step.intensity), 1.0 / step.temperature),
-        Moves(step.active, step.tuning.factor, step.step_size, extent),
+        Moves(step.active, step.tuning.factor, step.step_size, _extent(step)),
         step.surrogate_transitions, step.transitions_per_draw, thetas, infos,
     )  # fmt: skip
     exceeded = infos[-1, INFO.index("exceeded")]
@@ -171,7 +170,7 @@ def _statistics(step: "ScalableMH", infos: dict[str, np.ndarray]) -> dict[str, A
         "rows_accepted": np.where(decisions > 0, infos["rows_accepted"], np.nan),
         "rows_read": read,
         "passes": infos["rows_passed"] / step.n_rows,
-        "n_evaluations": 3 * read.astype(int) + exact,
+        "n_evaluations": 3 * read.astype(int) + exact,  # at the reference, here and there
         "step_size": step.step_size,
         "data_share": read / np.maximum(decisions, 1.0) / step.n_rows,
     }

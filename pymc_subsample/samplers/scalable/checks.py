@@ -12,6 +12,7 @@ from pymc_subsample.diagnostics.checks import MODES, TEMPERATURE, Check, Rule, c
 from pymc_subsample.diagnostics.record import ChainRecord, running
 from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.samplers.hmc_ecs.checks import (
+    TARGET_ACCEPT,
     TUNE,
     check_dynamics,
     check_tuning,
@@ -43,7 +44,7 @@ RULES = (
 )
 
 # Of all chains whose acceptance does not depend on where they are, the share with a longer stay
-# than what is called usual.
+# than what is called usual. A choice: one chain in a thousand.
 _RARE = 1e-3
 
 
@@ -78,6 +79,7 @@ class ProposalRecord(ChainRecord):
     @property
     def usual_stay(self) -> float:
         """Decisions that only one in a thousand chains of this acceptance stays for longer."""
+        # whose logarithms are finite
         rejected = float(np.clip(1.0 - self.accepted, 1e-3, 1.0 - 1e-6))
         return 1.0 + np.log(_RARE / max(self.decisions, 1.0)) / np.log(rejected)
 
@@ -91,7 +93,7 @@ def check_proposals(
     temperature: float,
     tune: int,
     began: str = "",
-    target: float = 0.8,
+    target: float = TARGET_ACCEPT,
 ) -> list[Check]:
     """Check one chain, whose step size was tuned to the acceptance rate `target`.
 

@@ -10,6 +10,7 @@ from pymc_subsample.bounds.remainders import RowBounds, bound_rows
 from pymc_subsample.bounds.thinning import DRAW, EXACT, GRADIENTS, gradient_time
 from pymc_subsample.chain.nuts_cost import DRAWS, FEW_GRADIENTS, counted_gradient
 from pymc_subsample.chain.nuts_instead import SAVED_SECONDS
+from pymc_subsample.chain.points import WIDER
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.factors import scaled
@@ -19,28 +20,31 @@ from pymc_subsample.model import TallModelError
 from pymc_subsample.samplers.scalable.forecast import Forecast, exact_rows, forecast, underrated
 from pymc_subsample.samplers.scalable.kernel import PARAMETER_FUNCTIONS, ROW_FUNCTIONS
 
-# Values of phi by which metrics are made: so many, or so many times its elements.
+# Values of phi by which metrics are made: so many, or so many times its elements. A choice of time:
+# in metrics that are a little off bounds are a little larger.
 _FEWEST_POINTS, _POINTS, _MOST_POINTS = 500, 100, 20_000
-# References whose bounds are kept besides the last: of modes, and before one moved.
+# References whose bounds are kept besides the last: of modes, and before one moved. A choice of
+# memory.
 _MOST_TABLES = 4
-# Points between which the set-up compares bounds with all rows.
+# Points between which the set-up compares bounds with all rows. A choice: passes over the rows.
 _FEWEST_PAIRED, _MOST_PAIRED = 5, 17
-# Points at which the surrogate is compared with the posterior, and rows to be read for it.
+# Points at which the surrogate is compared with the posterior, and rows to be read for it. A
+# choice of time; a share of 16 points is good to an eighth.
 _FEWEST_COMPARED, _MOST_COMPARED, _COMPARED_ROWS = 16, 400, 4_000_000
-# Share of the proposals that all rows together accept, from which on the surrogate reads none; and
-# points at which those that it should read are looked for.
+# Share of the proposals that all rows together accept, from which on the surrogate reads none;
+# and points at which those that it should read are looked for. A choice: there is little to gain
+# above it.
 _ACCEPTED, _FEWEST_TRIED, _MOST_TRIED, _TRIED_ROWS = 0.9, 32, 200, 40_000_000
-# How much wider than the posterior these are spread, as starts of chains: a surrogate that lacks
-# mass in a tail holds chains there.
-_WIDER = 1.5
-# Per decision: fewer are not worth looking for.
+# Per decision: fewer are not worth looking for. A choice.
 _FEW_ROWS = 1.0
 # What sharper decisions, of which more accept, may take: of the time of others, and of a draw's.
+# A choice: what pays for itself within a few draws.
 _DEARER, _SHARE = 1.25, 0.25
 # Products of three coefficients that are worth summing over the rows, and their sums that are
-# worth keeping.
+# worth keeping. A choice of time, and 32 MB.
 _MOST_TERMS, _MOST_CUBES = 3e10, 4_000_000
-# Seconds that bounds on fourth derivatives may take, where nobody asked for them: as such sums do.
+# Seconds that bounds on fourth derivatives may take, where nobody asked for them: as such sums
+# do. A choice of patience.
 _OF_THIRD = 10.0
 
 
@@ -109,8 +113,9 @@ class Deciding:
             return found
         at = modes[0].reference
         count = int(np.clip(_TRIED_ROWS / self._second.n_rows, _FEWEST_TRIED, _MOST_TRIED))
+        # As wide as starts of chains: a surrogate that lacks mass in a tail holds chains there.
         self.exact = exact_rows(
-            self._second, at, self._points(at, modes[0].factor, count, _WIDER),
+            self._second, at, self._points(at, modes[0].factor, count, WIDER),
             temperature=self._scale["temperature"], gradients=GRADIENTS, row=EXACT,
             others=DRAW + self.moving_time(GRADIENTS) + self._tables[-1][1].reading.time,
         )  # fmt: skip

@@ -13,17 +13,19 @@ import numpy as np
 from scipy.special import ndtr
 
 from pymc_subsample.bounds.remainders import RowBounds
-from pymc_subsample.compiled.blas import one_thread
+from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
 
 _TWENTYFOLD = math.log(20.0)
 _ROUNDING, _TINY = 1e-9, 1e-300  # Of bounds that are met exactly, and what divides nothing by zero.
-# Rows that a surrogate reads at most, and how many numbers of them are tried.
+# Rows that a surrogate reads at most, and how many numbers of them are tried. A choice of time;
+# each number that is tried is a sixth larger than the one before.
 _MOST, _TRIED = 4096, 40
-# By how much effective proposals must become faster.
+# By how much effective proposals must become faster. A choice: a forecast may be off by some tens
+# of percent.
 _WORTHWHILE = 1.5
-# What a remainder counts for that is not finite.
+# What a remainder counts for that is not finite. A choice: no proposal passes it.
 _IMPOSSIBLE = 1e6
 
 
@@ -195,7 +197,7 @@ def exact_rows(
     rows = expansion.take(index)
     varying = _varying(remainders(expansion, [rows], reference.center, points))
     left = total[:, None] - np.column_stack([np.zeros(len(points)), np.cumsum(varying, axis=1)])
-    tried = np.unique(np.r_[0, np.geomspace(8, most, _TRIED).astype(int)])
+    tried = np.unique(np.r_[0, np.geomspace(8, most, _TRIED).astype(int)])  # fewer are no gain
     tried = tried[tried <= most]
     # Of normal log-ratios between posterior and surrogate, the share of draws that are effective.
     effective = np.exp(-left[:, tried].var(axis=0) / temperature**2)
@@ -215,4 +217,5 @@ def _normal_acceptance(mean: float, variance: float) -> float:
         return float(np.exp(min(mean, 0.0)))
     sd = np.sqrt(variance)
     up = ndtr((mean - variance / 2) / sd)
+    # which overflows beyond
     return float(up + np.exp(min(mean, 700.0)) * ndtr(-(mean + variance / 2) / sd))

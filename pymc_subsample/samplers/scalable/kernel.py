@@ -38,6 +38,7 @@ from numba import types
 from pymc_subsample.bounds.kernel import BOUNDS, cubic_sum, distances
 from pymc_subsample.compiled.cache import kept
 from pymc_subsample.compiled.functions import GENERATOR, MATRIX, SCALAR, generator_at, inner
+from pymc_subsample.kernels.batches import CHUNK
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.dynamics import (
     COUNTED,
@@ -57,6 +58,7 @@ PARAMETER_FUNCTIONS = ("forward", "backward", "difference")
 ROW_FUNCTIONS = ("anchor", "change", "gather")
 _functions = functions((*PARAMETER_FUNCTIONS, *ROW_FUNCTIONS))
 
+# Forms of acceptance: Cornish et al. 2019, and Prado et al. 2024.
 FACTORISED, MH_SS = 0, 1
 
 # How rows decide: `FACTORISED` or `MH_SS`, kappa and 1 / T.
@@ -78,9 +80,11 @@ INFO = (
 (_ACCEPTED, _SURROGATE, _DECISIONS, _DRAWN, _PASSED, _TIGHTNESS,
  _EXCEEDED) = range(len(COUNTED), len(INFO))  # fmt: skip
 
-# Rows evaluated at a time: candidates, and all of a stratum.
-_CHUNK, _MANY = 32, 256
-# What rounding may do to a row's remainder, over one.
+# Candidates evaluated at a time. A choice: most proposals have fewer, and those drawn in vain cost
+# a random number each; all rows of a stratum are evaluated by `CHUNK`.
+_CANDIDATES = 32
+# What rounding may do to a row's remainder, over one. A choice: some million roundings of doubles,
+# as terms that cancel may be large.
 _ROUNDING = 1e-9
 
 # `exact`, shape (width, e), are the rows that it reads, packed and anchored.
@@ -149,12 +153,12 @@ def read(reader, index, phi, new_phi, rows, found):
 def read_all(reader, order, first, last, phi, new_phi):
     """Sum the Delta_i of rows `order[first:last]`."""
     total = 0.0
-    rows, index = np.empty((reader.width, _MANY)), np.empty(_MANY, dtype=np.int64)
-    found = np.empty(_MANY)
+    rows, index = np.empty((reader.width, CHUNK)), np.empty(CHUNK, dtype=np.int64)
+    found = np.empty(CHUNK)
     at = first
     while at < last:
-        size = min(_MANY, last - at)
-        if size < _MANY:
+        size = min(CHUNK, last - at)
+        if size < CHUNK:
             rows, index = np.empty((reader.width, size)), np.empty(size, dtype=np.int64)
             found = np.empty(size)
         for j in range(size):
@@ -205,12 +209,12 @@ def accept(rng, reader, bounds, rule, phi, new_phi, known, info):
             rate += own
         until[s] = rate
     log_ratio, s, time, done = known, 0, 0.0, False
-    rows, index = np.empty((reader.width, _CHUNK)), np.empty(_CHUNK, dtype=np.int64)
-    found, most = np.empty(_CHUNK), np.empty(_CHUNK)
+    rows, index = np.empty((reader.width, _CANDIDATES)), np.empty(_CANDIDATES, dtype=np.int64)
+    found, most = np.empty(_CANDIDATES), np.empty(_CANDIDATES)
     while not done:
         # Arrivals of the process, stratum after stratum; where one is says which row it is.
         size = 0
-        while size < _CHUNK:
+        while size < _CANDIDATES:
             time -= np.log1p(-rng.random())
             if not time < rate:
                 done = True
@@ -227,7 +231,7 @@ def accept(rng, reader, bounds, rule, phi, new_phi, known, info):
             size += 1
         if size == 0:
             break
-        if size < _CHUNK:
+        if size < _CANDIDATES:
             rows, index = np.empty((reader.width, size)), index[:size].copy()
             found = np.empty(size)
         read(reader, index, phi, new_phi, rows, found)

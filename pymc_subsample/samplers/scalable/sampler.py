@@ -7,7 +7,8 @@ import numpy as np
 from pymc_subsample.chain.sampler import Advised, Sampler
 from pymc_subsample.samplers.scalable.checks import RULES
 
-# Predicted acceptance, where rows decide, that is told.
+# Predicted acceptance, where rows decide, that is told. A choice: half of the draws repeat the
+# one before.
 FEW_ACCEPTED = 0.5
 # Why rows accept little where the cube of the number of parameters is many times their number.
 CROWD = "too many parameters for so few rows"

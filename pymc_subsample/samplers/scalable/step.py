@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Unpack
 
-import numpy as np
 from pytensor.graph.traversal import toposort
 
 from pymc_subsample.bounds.remainders import BOUNDS, RowBounds
@@ -14,7 +13,7 @@ from pymc_subsample.chain import arguments, finding_reference
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import each, sampled
 from pymc_subsample.chain.model_compilation import attach, connect
-from pymc_subsample.chain.moves import in_own_units
+from pymc_subsample.chain.moves import USUAL, in_own_units
 from pymc_subsample.chain.multimodality import warn_of_modes
 from pymc_subsample.chain.nuts_instead import NO_SMALL_SHARE
 from pymc_subsample.chain.progress import doing
@@ -32,6 +31,7 @@ from pymc_subsample.chain.tuning import Tuning
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.model import TallModelError
+from pymc_subsample.samplers.hmc_ecs.checks import TARGET_ACCEPT
 from pymc_subsample.samplers.scalable.chain import (
     ACCEPTANCE,
     LEFT,
@@ -52,15 +52,12 @@ type SurrogateProposal = str | Langevin | AdaptiveMetropolis | RandomWalk
 # Compiled dynamics, and the acceptance rates of many parameters and of one that step sizes are
 # tuned to.
 _MOVES = {
-    "hmc": ("hmc", 0.8, 0.8),
-    "nuts": ("nuts", 0.8, 0.8),
-    "Langevin": ("hmc", 0.574, 0.574),
-    "AdaptiveMetropolis": ("random-walk", 0.234, 0.44),
-    "RandomWalk": ("random-walk", 0.234, 0.44),
+    "hmc": ("hmc", TARGET_ACCEPT, TARGET_ACCEPT),
+    "nuts": ("nuts", TARGET_ACCEPT, TARGET_ACCEPT),
+    "Langevin": ("hmc", USUAL.drifting, USUAL.drifting),
+    "AdaptiveMetropolis": ("random-walk", USUAL.many, USUAL.one),
+    "RandomWalk": ("random-walk", USUAL.many, USUAL.one),
 }
-# Of a trajectory.
-_DEEPEST = 20
-_QUARTER = np.pi / 2
 _BOUNDED = "a bound on the third derivative (with control_variate_order=3 the fourth)"
 
 
@@ -258,11 +255,10 @@ class ScalableMH(ChainStep):
         self.bound = arguments.derivative_bound(bound, BOUNDS, _BOUNDED, least=0.0)
         self.intensity = arguments.intensity(intensity)
         order = arguments.decisive_order(control_variate_order)
-        self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
+        self.max_treedepth = arguments.treedepth(max_treedepth)
         if target_accept is not None:
             arguments.between("target_accept", target_accept, 0.0, 1.0)
-        length = _QUARTER if path_length is None else path_length
-        self.path_length = arguments.between("path_length", length, 0.0, np.inf)
+        self.path_length = arguments.path_length(path_length)
         self.temperature = arguments.temperature(temperature)
         self.transitions_per_draw = arguments.transitions(transitions_per_draw)
         super().__init__(vars, **above)

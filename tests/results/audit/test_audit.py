@@ -15,7 +15,7 @@ from pymc_subsample.diagnostics.reading_draws import columns, to_theta
 from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel
-from pymc_subsample.results.audited import Audit
+from pymc_subsample.results.audit.result import Audit
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
 

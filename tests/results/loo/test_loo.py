@@ -22,7 +22,7 @@ from pymc_subsample.diagnostics.drift import directions, drift_of
 from pymc_subsample.diagnostics.reading_draws import to_theta
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel
-from pymc_subsample.results.loo import doubts, estimate
+from pymc_subsample.results.loo import elpd_data, estimate
 from pymc_subsample.results.loo.estimate import (
     LeftOut,
     of_all,
@@ -482,7 +482,7 @@ def test_large_groups_are_doubted_before_all_are_read(monkeypatch, caplog):
     with pytest.warns(UserWarning, match="of the 4 groups that were read"):
         plain = pms.loo(idata, model=model, groups=codes)
     assert read == [(4, 0)]
-    monkeypatch.setattr(doubts, "_LONG", 1)
+    monkeypatch.setattr(elpd_data, "_LONG", 1)
     with pytest.warns(UserWarning, match="of the 4 groups that were read"):
         found = pms.loo(idata, model=model, groups=codes)
     looked = next(k + 1 for k in range(4) if read[1 + k][1] == 0 and read[2 + k][1] == 1)

@@ -23,7 +23,7 @@ from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.samplers.gibbs import step as gibbs
 from pymc_subsample.samplers.gibbs.checks import ConditionalErrors, conditional_errors, memory
 from pymc_subsample.samplers.gibbs.touching import touching_rows
-from pymc_subsample.samplers.minibatch.evidence import ACCEPT, DECIDE, REJECT, Answer
+from pymc_subsample.samplers.minibatch.decisions import ACCEPT, DECIDE, REJECT, Answer
 
 D = 6
 PRIOR = np.array([0.5, 0.3, 0.8, 0.2, 0.6, 0.1])

@@ -19,8 +19,15 @@ from pymc_subsample.kernels.vectors import named
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.minibatch import correction
 from pymc_subsample.samplers.minibatch.acceptance import Criterion, Reader, accept, begun, merged
-from pymc_subsample.samplers.minibatch.decisions import austerity, barker, confidence
-from pymc_subsample.samplers.minibatch.evidence import ACCEPT, DECIDE, REJECT, Evidence
+from pymc_subsample.samplers.minibatch.decisions import (
+    ACCEPT,
+    DECIDE,
+    REJECT,
+    Evidence,
+    austerity,
+    barker,
+    confidence,
+)
 
 ERROR_RATE = 1e-5
 

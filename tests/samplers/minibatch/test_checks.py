@@ -21,9 +21,8 @@ from pymc_subsample.samplers.minibatch.decision_errors import (
     barker,
     metropolis,
 )
-from pymc_subsample.samplers.minibatch.decisions import austerity, confidence
+from pymc_subsample.samplers.minibatch.decisions import DECIDE, austerity, confidence
 from pymc_subsample.samplers.minibatch.decisions import barker as barker_kernel
-from pymc_subsample.samplers.minibatch.evidence import DECIDE
 
 N = 400
 

@@ -19,8 +19,7 @@ from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK, Proposing
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.minibatch.acceptance import Criterion
-from pymc_subsample.samplers.minibatch.decisions import austerity, barker, confidence
-from pymc_subsample.samplers.minibatch.evidence import DECIDE
+from pymc_subsample.samplers.minibatch.decisions import DECIDE, austerity, barker, confidence
 from pymc_subsample.samplers.minibatch.kernel import (
     FUNCTIONS,
     GRADIENTS,

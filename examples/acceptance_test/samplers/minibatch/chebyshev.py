@@ -8,8 +8,7 @@ import numpy as np
 from pymc_subsample.chain import arguments
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.compiled.functions import Compiled
-from pymc_subsample.samplers.minibatch.decisions import chebyshev
-from pymc_subsample.samplers.minibatch.evidence import DECIDE
+from pymc_subsample.samplers.minibatch.decisions import DECIDE, chebyshev
 from pymc_subsample.samplers.minibatch.sampler import deciding
 from pymc_subsample.samplers.minibatch.step import METHOD, Decision, SharedMH, set_up
 

@@ -19,9 +19,12 @@ import numpy as np
 from pymc_subsample.compiled.cache import kept
 from pymc_subsample.compiled.functions import external
 from pymc_subsample.kernels.vectors import named
-from pymc_subsample.samplers.minibatch.evidence import ACCEPT, DECIDE, REJECT, Answer
+from pymc_subsample.samplers.minibatch.decisions import ACCEPT, DECIDE, REJECT, Answer
 
 _student_cdf = external("stdtr", 2)
+
+# Rows of the first batch, where it is left open: as Korattikara et al. 2014 have them.
+BATCH = 500
 
 # Numbers of the test.
 AusteritySettings = namedtuple("AusteritySettings", "batch_size epsilon")

@@ -16,7 +16,7 @@ import numpy as np
 
 from pymc_subsample.compiled.cache import kept
 from pymc_subsample.kernels.vectors import named
-from pymc_subsample.samplers.minibatch.evidence import ACCEPT, DECIDE, REJECT, Answer
+from pymc_subsample.samplers.minibatch.decisions import ACCEPT, DECIDE, REJECT, Answer
 
 # Numbers of the test; support and cumulative probabilities of the correction follow them.
 BarkerSettings = namedtuple(
@@ -29,7 +29,7 @@ _settings = named(BarkerSettings)
 def skewness_error(third, n, b):
     """Largest leading error of the acceptance probability; see `samplers.minibatch.correction`."""
     share = b / n
-    return abs(third) / (b * b) * (1.0 - share) * (2.0 - share) / 48.0
+    return abs(third) / (b * b) * (1.0 - share) * (2.0 - share) / 48.0  # |kappa_3| / 24
 
 
 @kept(DECIDE)
@@ -46,6 +46,7 @@ def decide(settings, evidence):
     variance = second / b * (1.0 - b / n)
     error = correction_error + skewness_error(evidence.third, n, b)
     if not variance < sigma * sigma or not error <= max_error:
+        # A fifth less than this estimate asks for: it is noisy, and another look is cheap.
         needed = 0.8 * second / (sigma * sigma + second / n)
         wanted = min(n, max(b + batch, needed)) if needed < n else n  # overflow
         return Answer(wanted, probability, error, variance)

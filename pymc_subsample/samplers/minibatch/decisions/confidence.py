@@ -21,11 +21,11 @@ import numpy as np
 
 from pymc_subsample.compiled.cache import kept
 from pymc_subsample.kernels.vectors import named
-from pymc_subsample.samplers.minibatch.evidence import ACCEPT, DECIDE, REJECT, Answer
+from pymc_subsample.samplers.minibatch.decisions import ACCEPT, DECIDE, REJECT, Answer
 
 INEQUALITIES = ("bernstein-serfling", "bernstein", "hoeffding-serfling")
 
-_KAPPA = 7 / 3 + 3 / np.sqrt(2)
+_KAPPA = 7 / 3 + 3 / np.sqrt(2)  # Bardenet and Maillard 2015, Theorem 3.
 
 # Numbers of the test; `inequality` is the position of its name above.
 ConfidenceSettings = namedtuple("ConfidenceSettings", "batch_size delta p gamma inequality")

@@ -11,7 +11,7 @@ import numpy as np
 
 from pymc_subsample.compiled.cache import kept
 from pymc_subsample.kernels.vectors import named
-from pymc_subsample.samplers.minibatch.evidence import ACCEPT, DECIDE, REJECT, Answer
+from pymc_subsample.samplers.minibatch.decisions import ACCEPT, DECIDE, REJECT, Answer
 
 # Numbers of the test.
 Settings = namedtuple("Settings", "batch_size delta")

@@ -1,4 +1,4 @@
-"""What all tables share: which columns are kept, codes for words, and rows with missing values."""
+"""Blocks of rows of any table: columns that are kept, codes for words, rows with missing values."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from pymc_subsample.rows.writing import RowBlock, RowBlocks
 
 _log = logging.getLogger("pymc.subsample")
 
-# Rows of a block.
+# Rows of a block. A choice: 1 MB for each column of doubles.
 BLOCK = 2**17
 # Of codes.
 _CODE = np.dtype("int32")

@@ -1,4 +1,4 @@
-"""What the pictures share: runs by name, figures, coordinates, titles and scales."""
+"""Figures of all pictures: runs by name, coordinates, titles and scales."""
 
 import inspect
 from collections.abc import Callable, Mapping

@@ -13,8 +13,7 @@ from pymc_subsample.diagnostics.mixing import FALSE_ALARMS
 from pymc_subsample.diagnostics.scores import BLOCKS
 from pymc_subsample.diagnostics.stein_boundaries import MOST_LINES
 from pymc_subsample.diagnostics.weights import MOST_K, good_k
-
-_SHOWN = 20  # Rows of a table that is printed.
+from pymc_subsample.validation import LISTED
 
 _UNWEIGHTED = (
     "The audit's corrections are not reliable. Increase subsample_size (up to the number of rows)."
@@ -75,7 +74,8 @@ UNREACHED = Rule(
 _UNLIKE = "The draws are not from the posterior: see bias and sd_error, and stricter settings."
 P_VALUE = Rule("p_value", "audit: p-value of the draws", 0.001, _UNLIKE, at_least=True)
 P_VALUE_DOUBT = Rule("p_value", P_VALUE.title, 0.01, _UNLIKE, severity="warn", at_least=True)
-# Errors that say nothing of one number, and degrees of freedom of an error.
+# Errors that say nothing of one number, and degrees of freedom of an error. A choice: three
+# standard errors are exceeded once in 370 numbers.
 _ERRORS, _FREEDOM = 3.0, BLOCKS - 1
 
 
@@ -190,14 +190,14 @@ class Audit:
         frame = self.table[names].to_dataframe()[names]
         total = len(frame)
         if any(f.name == K_HAT.name and f.status == "fail" for f in self.of_subsampling):
-            return frame[:_SHOWN], (
+            return frame[:LISTED], (
                 f"k-hat is above {MOST_K}: the weights are too uneven, and what is corrected "
                 "is not reliable."
             )
-        if total <= _SHOWN:
+        if total <= LISTED:
             return frame, ""
-        largest = np.argsort(-np.abs(frame["bias"].to_numpy()), kind="stable")[:_SHOWN]
-        note = f"The {_SHOWN} of {total} parameters with the largest bias; all are in `.table`."
+        largest = np.argsort(-np.abs(frame["bias"].to_numpy()), kind="stable")[:LISTED]
+        note = f"The {LISTED} of {total} parameters with the largest bias; all are in `.table`."
         return frame.iloc[largest], note
 
     def __repr__(self) -> str:
