@@ -105,8 +105,10 @@ def linear_expansion(
         source: Callable[[AffineMap, RowLayout, LoopCode], str],
         outputs: Callable[[RowCode], list[Variable]],
         signature: types.Type,
+        *,
+        bends: bool = False,
     ) -> Compiled:
-        names, lines, key = code.evaluation(outputs)
+        names, lines, key = code.evaluation(outputs, bends=bends)
         key = None if key is None else key + table_key
         text = source(affine, layout, lines)
         return compile_source(name, text, environment | names, signature, key)
@@ -126,12 +128,9 @@ def linear_expansion(
         "anchor": lambda: build(
             "anchor",
             partial(linear_source.anchor, bounds=bool(bent)),
-            lambda rows: [
-                *rows.up_to(1),
-                *(rows.own(bent) or rows.curvature()),
-                *rows.beyond(order),
-            ],
+            lambda rows: [*rows.up_to(1), *(rows.own(bent) or rows.beyond(order))],
             ANCHOR,
+            bends=not bent,
         ),
         "change": lambda: build("change", linear_source.change, _levels, CHANGE),
         "gather": packer.compile_gather,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -43,6 +44,10 @@ _LOOPED = 4
 _ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
 
 
+# Names, lines before all rows and for one, and what identifies them for the disk cache.
+type Part = tuple[dict[str, object], list[str], list[str], str | None]
+
+
 class RowCode:
     """The row log-likelihood and its derivatives, as code to put inside a loop over rows."""
 
@@ -77,6 +82,9 @@ class RowCode:
         memo |= along_rows(model.batch, parameters)
         self.loglik = rebuild(model.batch.outputs, memo)[0].astype("float64")
         self._derivatives: dict[int, dict[tuple[int, ...], Variable]] = {0: {(): self.loglik}}
+        self._direction = [
+            pt.tensor(f"d{e}", dtype="float64", shape=(None,)) for e in range(self.n_predictors)
+        ]
         # Whether a row is of kind 1, 2, ..., and the column that says so.
         self._tests = {memo[t]: k for k, t in enumerate(model.batch.tests, 1) if t in memo}
         self._kind_at = packer.request_all(model.batch.kind)[0] if self._tests else -1
@@ -94,6 +102,18 @@ class RowCode:
             }
         return self._derivatives[order]
 
+    @cached_property
+    def along(self) -> list[Variable] | None:
+        """The derivatives of the slope along a direction, of rows whose log-likelihood is loops.
+
+        For each predictor a row of second derivatives, which have graphs for all pairs.
+        """
+        if not _takes_loops(row_graph([*self.x, *self.data.values()], [self.loglik])):
+            return None
+        slopes = self.derivatives(1).values()
+        moved = [d * slope for d, slope in zip(self._direction, slopes, strict=True)]
+        return _gradients(pt.add(*moved) if len(moved) > 1 else moved[0], self.x)
+
     def rough(self) -> str | None:
         """Say which function has no second derivatives, if so."""
         kinds = [self.of_kind(kind) for kind in range(len(self._tests) + 1)]
@@ -101,7 +121,8 @@ class RowCode:
             rows.derivatives(1)
         try:
             for rows in kinds:
-                rows.derivatives(2)
+                if rows.along is None:
+                    rows.derivatives(2)
         except UNDIFFERENTIABLE as error:
             return f"{type(error).__name__}: {error}"
         return None
@@ -132,27 +153,35 @@ class RowCode:
         return self.data[position]
 
     def evaluation(
-        self, outputs: Callable[["RowCode"], list[Variable]]
+        self, outputs: Callable[["RowCode"], list[Variable]], *, bends: bool = False
     ) -> tuple[dict, LoopCode, str | None]:
         """Return names, code that computes the outputs of a row's code for row i, and a cache key.
 
-        Where rows are of several kinds, each has a function of its own.
+        Where rows are of several kinds, each has a function of its own. With `bends`, second
+        derivatives follow the outputs.
         """
         names: dict[str, object] = {}
         before: list[str] = []
         calls: list[list[str]] = []
         key: str | None = ""
         for kind in range(len(self._tests) + 1):
-            graphs = outputs(self.of_kind(kind))
+            rows, parts = self.of_kind(kind), []
+            graphs = outputs(rows)
+            if bends:
+                parts = rows._by_direction(len(graphs), kind)
+                graphs += [] if parts else rows.curvature()
             results = [f"y{k}" for k in range(len(graphs))]
             try:
-                made, first, lines, found = self._row(graphs, results, kind)
+                parts = [rows._row(graphs, results, kind), *parts]
             except NoForm:
-                return self._vectorised(outputs(self), ", ".join(results))
-            names |= made
-            before += first
-            calls.append(lines)
-            key = None if key is None or found is None else key + found
+                graphs = outputs(self) + (self.curvature() if bends else [])
+                return self._vectorised(graphs, ", ".join(f"y{k}" for k in range(len(graphs))))
+            calls.append([])
+            for made, first, lines, found in parts:
+                names |= made
+                before += first
+                calls[-1] += lines
+                key = None if key is None or found is None else key + found
         if len(calls) == 1:
             return names, LoopCode(_indented(before, 1), "\n".join(_indented(calls[0], 2))), key
         lines = [f"kind = rows[{self._kind_at}, i]"]
@@ -177,24 +206,20 @@ class RowCode:
             one._derivatives = {0: {(): one.loglik}}
         return self._of_kinds[kind]
 
-    def _row(
-        self, outputs: list[Variable], results: Sequence[str], kind: int
-    ) -> tuple[dict[str, object], list[str], list[str], str | None]:
-        """Return names, lines before all rows and for one, and a key, for rows of one kind.
+    def _row(self, outputs: list[Variable], results: Sequence[str], kind: int) -> Part:
+        """Return the code for rows of one kind.
 
         A row of few elements is straight code; where it has many, they run in loops.
         """
         fgraph = row_graph([*self.x, *self.data.values()], outputs)
-        places = [Place("eta[{}, i]", np.array([e])) for e in range(self.n_varying)]
-        places += [Place(f"x{e}", None) for e in range(self.n_varying, self.n_predictors)]
-        places += [Place("rows[{}, i]", np.array([p])) for p in self.data]
+        places = self._places()
         shared = set(range(self.n_varying, self.n_predictors))
-        if _elements(fgraph) > max(MOST_STRAIGHT, _LOOPED * len(fgraph.apply_nodes)):
+        if _takes_loops(fgraph):
             given = dict(zip(fgraph.inputs, places, strict=True))
             inputs = [f"x{e}" for e in sorted(shared)]
             with suppress(NoForm):
                 loops = row_loops(fgraph, given, set(inputs), results)
-                return self._looped(loops, inputs, results, kind)
+                return self._looped("loops", loops, inputs, results, kind)
         codes = [p.name if p.index is None else p.name.format(p.index[0]) for p in places]
         varying = [k for k in range(len(places)) if k not in shared]
         function = fuse(
@@ -211,26 +236,62 @@ class RowCode:
         call = f"{', '.join(results)} = row{kind}({', '.join([*arguments, *hoisted])})"
         return names, before, [call], function.key
 
+    def _places(self) -> list[Place]:
+        """Return where predictors and columns of row i are."""
+        places = [Place("eta[{}, i]", np.array([e])) for e in range(self.n_varying)]
+        places += [Place(f"x{e}", None) for e in range(self.n_varying, self.n_predictors)]
+        return places + [Place("rows[{}, i]", np.array([p])) for p in self.data]
+
+    def _by_direction(self, start: int, kind: int) -> list[Part]:
+        """Return what `_row` does, of second derivatives as results `start`, `start` + 1, ...
+
+        A loop over predictors computes them. None if the row takes no loops, or has no such.
+        """
+        with suppress(NoForm, *UNDIFFERENTIABLE):
+            if self.along is None:
+                return []
+            size = self.n_predictors
+            fgraph = row_graph([*self.x, *self.data.values(), *self._direction], self.along)
+            shared = [f"x{e}" for e in range(self.n_varying, size)]
+            directions = [f"d{e}" for e in range(size)]
+            places = [*self._places(), *(Place(name, None) for name in directions)]
+            given = dict(zip(fgraph.inputs, places, strict=True))
+            names = [f"b{e}" for e in range(size)]
+            loops = row_loops(fgraph, given, {*shared, *directions}, names)
+            results = [f"y{start + k}" for k in range(size * (size + 1) // 2)]
+            return [self._looped("bends", loops, shared, results, kind, names)]
+        return []
+
     def _looped(
-        self, loops: Schedule, shared: Sequence[str], results: Sequence[str], kind: int
-    ) -> tuple[dict[str, object], list[str], list[str], str]:
+        self,
+        name: str,
+        loops: Schedule,
+        shared: Sequence[str],
+        results: Sequence[str],
+        kind: int,
+        slopes: Sequence[str] = (),
+    ) -> Part:
         """Return what `_row` does, of loops: a function over all rows of one kind.
 
         On its own it takes numba less time: that grows with the square of a function's length.
+        `slopes` are the names of derivatives along a direction, if results are these along each.
         """
         arguments = ", ".join(["eta", "rows", *shared])
+        stores = [f"y[{k}, i] = {result}" for k, result in enumerate(results)]
+        if slopes:
+            # Of e and f >= e, as second derivatives are numbered.
+            row = f"e * ({2 * len(slopes) - 1} - e) // 2"
+            stores = [f"if e <= {f}: y[{row} + {f}, i] = {slope}" for f, slope in enumerate(slopes)]
+        others = [f"if rows[{self._kind_at}, i] != {kind}:", "    continue"]
+        turn = [*(others if self._tests else []), *loops.lines, *stores]
+        body = [*loops.before, "for i in range(rows.shape[1]):", *_indented(turn, 1)]
+        if slopes:
+            directions = [f"d{e} = 1.0 if e == {e} else 0.0" for e in range(len(slopes))]
+            body = [f"for e in range({len(slopes)}):", *_indented([*directions, *body], 1)]
         lines = [
             f"def loops({arguments}):",
             f"    y = np.empty(({len(results)}, rows.shape[1]))",
-            *_indented(loops.before, 1),
-            "    for i in range(rows.shape[1]):",
-            *(
-                [f"        if rows[{self._kind_at}, i] != {kind}:", "            continue"]
-                if self._tests
-                else []
-            ),
-            *_indented(loops.lines, 2),
-            *(f"        y[{k}, i] = {result}" for k, result in enumerate(results)),
+            *_indented(body, 1),
             "    return y",
         ]
         text = "\n".join(lines)
@@ -238,8 +299,9 @@ class RowCode:
         exec(text, known)
         key = "|".join([text, *loops.keys])
         function = compile_part(known["loops"], key, fastmath=FAST)
-        call = [f"{result} = of{kind}[{k}, i]" for k, result in enumerate(results)]
-        return {f"loops{kind}": function}, [f"of{kind} = loops{kind}({arguments})"], call, key
+        found = f"{name}_of{kind}"
+        call = [f"{result} = {found}[{k}, i]" for k, result in enumerate(results)]
+        return {f"{name}{kind}": function}, [f"{found} = {name}{kind}({arguments})"], call, key
 
     def own(self, graphs: list[Variable]) -> list[Variable]:
         """Return graphs of rows of all kinds as they are for those of this code."""
@@ -288,6 +350,11 @@ def _gradients(total: Variable, x: Sequence[Variable]) -> list[Variable]:
         pt.zeros_like(v) if isinstance(g.type, DisconnectedType) else g
         for g, v in zip(found, x, strict=True)
     ]
+
+
+def _takes_loops(fgraph: FunctionGraph) -> bool:
+    """Whether a row's graph has so many numbers that they run in loops."""
+    return _elements(fgraph) > max(MOST_STRAIGHT, _LOOPED * len(fgraph.apply_nodes))
 
 
 def _elements(fgraph: FunctionGraph) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
 from pytensor.tensor.basic import Alloc
+from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
@@ -45,7 +46,8 @@ def index_entries(node: Apply, inputs: Sequence[Variable] = ()) -> list:
 def is_product(node: Apply | None) -> bool:
     """Whether a node multiplies matrices, vectors or stacks of them."""
     op = None if node is None else node.op
-    return isinstance(op, Dot) or (isinstance(op, Blockwise) and isinstance(op.core_op, Dot))
+    core = op.core_op if isinstance(op, Blockwise) else op
+    return isinstance(core, Dot | BatchedDot)
 
 
 def lower_factor(cov: Variable) -> Variable:

@@ -22,6 +22,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 from scipy.sparse import csr_array
@@ -29,6 +30,7 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from pymc_subsample.graph.concrete import depends_on, rebuild, tensor_input
 from pymc_subsample.graph.interpreter import NoForm, array_of
+from pymc_subsample.graph.nodes import is_product
 from pymc_subsample.graph.numpy_functions import freeze
 from pymc_subsample.graph.scalars import Scalars
 from pymc_subsample.model.batch import BatchGraph
@@ -228,7 +230,13 @@ def _met(graph: BatchGraph, node: Apply, dependent: set[Variable]) -> Iterator[V
 
 
 def _axis(graph: BatchGraph, node: Apply, var: Variable) -> int | None:
-    """Return where a variable that rows share is broadcast against them."""
+    """Return where a variable that rows share is broadcast against them.
+
+    As it is where they are elements, or matrices of a stack that are multiplied by one of theirs.
+    """
     axis = graph.axes.get(node.outputs[0])
-    known = isinstance(node.op, Elemwise) and axis is not None
+    if axis is None:
+        return None
+    stacks = is_product(node) and axis < node.outputs[0].type.ndim - 2
+    known = isinstance(node.op, Elemwise) or (stacks and isinstance(node.op, Blockwise))
     return axis if known and var.type.broadcastable[axis] else None

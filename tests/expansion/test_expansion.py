@@ -229,6 +229,23 @@ def test_linear_path(name, expansion, taylor):
     check_expansion(ex, taylor(name), order=2)
 
 
+@pytest.mark.costly(cases=1)
+@pytest.mark.parametrize("length", [8, 150])
+def test_a_stack_of_each_row_times_one_matrix(length):
+    """As nodes of correlated effects: in lines of their own, and in loops over predictors."""
+    rng = np.random.default_rng(0)
+    at, x = rng.normal(size=(N, length, 2)), rng.normal(size=(N, length))
+    with pm.Model() as model:
+        b, factor = pm.Normal("b", shape=2), pm.Normal("factor", shape=(2, 2))
+        effect = b + pt.as_tensor(at) @ factor[None]
+        mean = pt.logsumexp(pt.tanh(effect[:, :, 0] + effect[:, :, 1] * x), axis=1)
+        pm.Normal("y", mean, 1, observed=rng.normal(size=N))
+    tall = TallModel(model)
+    ex = expand(tall)
+    assert ex.linear
+    check_expansion(ex, Taylor(tall), order=2)
+
+
 @pytest.mark.costly
 @pytest.mark.parametrize("order", [0, 1])
 def test_lower_orders_of_the_linear_path(order, expansion, taylor):
