@@ -85,9 +85,8 @@ class ClosedForm:
         return logp + prior
 
     def posterior(self, rng, draws=4_000):
-        """Means and sds of a, b, tau, of_slopes and sigma by importance sampling, and efficiency."""
-        start = np.array([0.0, 0.0, 0.0, 0.0, 0.0])
-        found = minimize(lambda x: -self(x), start, method="BFGS", options={"gtol": 1e-3})
+        """Means and sds of a, b, tau, of_slopes and sigma by importance sampling; efficiency."""
+        found = minimize(lambda x: -self(x), np.zeros(5), method="BFGS", options={"gtol": 1e-3})
         covariance = np.linalg.inv(_hessian(lambda x: -self(x), found.x, np.diag(found.hess_inv)))
         factor = np.linalg.cholesky(covariance)
         normal = rng.normal(size=(draws // 2, 5))
@@ -138,14 +137,16 @@ def of_lme4(kind, unit, x, y):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.csv"
         rows = np.column_stack([unit, x, y])
-        np.savetxt(path, rows, delimiter=",", header="g,x,y", comments="", fmt=["%d", "%.17g", "%.17g"])
+        np.savetxt(
+            path, rows, delimiter=",", header="g,x,y", comments="", fmt=["%d", "%.17g", "%.17g"]
+        )
         code = _R.format(path=path, fit=_FITS[kind])
         found = subprocess.run(["Rscript", "-e", code], capture_output=True, text=True)
     if found.returncode:
         return
     seconds, a, se_a, b, se_b, *sds = map(float, found.stdout.split())
     values = [(a, se_a), (b, se_b), *((sd, np.nan) for sd in sds)]
-    yield ("lme4, Laplace" if "nAGQ = 0" in code else "lme4"), seconds, values
+    yield "lme4", seconds, values
 
 
 def of_statsmodels(kind, unit, x, y):
@@ -176,7 +177,7 @@ def of_statsmodels(kind, unit, x, y):
 def unit_integrals(theta, X, y, place, nu, log_w, total, first, second, value, slope):
     """Log-likelihood of each unit, value (m,), and its derivatives by a, tau and b, slope (3, m).
 
-    X and y have a row for each row of a unit, (R, m); place are mode, spread and log volume, (3, m).
+    X and y, (R, m), have a row for each row of a unit; place, (3, m), are mode, spread, log volume.
     """
     a, tau, b = theta
     R, m = X.shape
@@ -217,14 +218,12 @@ def unit_density(theta, center, s, X, y, place, nu, log_w, star, A, B, delta, wo
     unit_integrals(phi, X, y, place, nu, log_w, total, first, second, d, slope)
     for i in range(len(d)):
         d[i] -= star[0, i]
-        c = 4
         for j in range(3):
-            half = 0.0
-            for l in range(3):
-                h = star[c + 3 * j + l, i] * delta[l]
-                half += h
-            d[i] -= delta[j] * (star[1 + j, i] + 0.5 * half)
-            slope[j, i] -= star[1 + j, i] + half
+            change = 0.0
+            for k in range(3):
+                change += star[4 + 3 * j + k, i] * delta[k]
+            d[i] -= delta[j] * (star[1 + j, i] + 0.5 * change)
+            slope[j, i] -= star[1 + j, i] + change
     value = estimate(s, d, weight) + quadratic(A, B, delta, grad)
     for j in range(3):
         for i in range(len(d)):
@@ -261,7 +260,9 @@ def handwritten(X, y, place, nu, log_w, phi, index):
     """``run(thetas, repeats)``, as ``_handwritten.handwritten``."""
     star, A, B = unit_terms(phi, X, y, place, nu, log_w)
     s, m = X.shape[1] / len(index), len(index)
-    X, y, place, star = (np.ascontiguousarray(v[:, index], dtype=float) for v in (X, y, place, star))
+    X, y, place, star = (
+        np.ascontiguousarray(v[:, index], dtype=float) for v in (X, y, place, star)
+    )
     delta, grad, work = np.empty(3), np.empty(3), np.empty((6, m))
     node = np.empty((3, len(nu), m))
 

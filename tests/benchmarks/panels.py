@@ -2,11 +2,11 @@
 
 python tests/benchmarks/panels.py                      # 10^4 x 10^3 and 10^5 x 10^4 rows x units
 python tests/benchmarks/panels.py --units 1000         # the smaller alone
-python tests/benchmarks/panels.py --statsmodels 10000  # its linear fit, which takes hours there
+python tests/benchmarks/panels.py --statsmodels 10000  # its fits of the larger too
 
 A linear model with intercepts and slopes of units, whose exact posterior is found by importance
-sampling from the closed form, and a logistic one with intercepts. Peers are shown if installed: lme4
-(R) and statsmodels. All seconds are of processors.
+sampling from the closed form, and a logistic one with intercepts. Peers are shown if installed:
+lme4 (R) and statsmodels. All seconds are of processors.
 """
 
 import os
