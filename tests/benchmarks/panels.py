@@ -35,20 +35,20 @@ from pymc_subsample.units.marginal import integrals_of
 from pymc_subsample.units.quadrature import nodes
 
 KINDS = {
-    "linear": (linear, linear_model, ["a", "b", "tau", "of_slopes", "sigma"]),
-    "logistic": (logistic, logistic_model, ["a", "b", "tau"]),
+    "linear": (linear, linear_model, ["a", "b", "tau", "of_slopes", "sigma"], ["z", "w"]),
+    "logistic": (logistic, logistic_model, ["a", "b", "tau"], ["z"]),
 }
 
 
 def fits(kind, units):
     """Lines of the table of one panel, our run, and its exact posterior if that is known."""
     rng = np.random.default_rng(1)
-    outcome, model, names = KINDS[kind]
+    outcome, model, names, effects = KINDS[kind]
     unit, x, z = panel(units, args.rows, rng)
     y = outcome(unit, x, z, rng)
     made = model(unit, x, y)
     began = process_time()
-    step = pms.HMCECS(model=made)
+    step = pms.HMCECS(model=made, integrate=effects)
     set_up = process_time() - began
     run, _ = sample_step(
         "HMCECS", made, lambda: step, names,
@@ -83,22 +83,26 @@ def by_hand(units, m, rounds):
     rng = np.random.default_rng(5)
     unit, x, z = panel(units, args.rows, rng)
     y = logistic(unit, x, z, rng)
-    marginal = pms.marginalize(logistic_model(unit, x, y))
+    marginal = pms.marginalize(logistic_model(unit, x, y), "z")
     integrals = integrals_of(marginal)
     modes = integrals.modes
     place = np.array([modes.m[:, 0], modes.S[:, 0, 0], modes.log_volume])
     points, log_w = nodes(1, integrals.integral.per_dimension)
     assert not integrals.integral.steps
     a, log_tau, b = at = integrals.reference
-    thetas = at + rng.normal(size=(16, 3)) * [0.05, 0.05, 0.05]
+    thetas = at + rng.normal(size=(16, 3)) / np.sqrt(units)
     index = rng.integers(units, size=m)
     X, Y = (v.reshape(units, args.rows).T for v in (x, y))
     phi = np.array([a, np.exp(log_tau), b])
-    runs = [
-        handwritten(X, Y, place, points[:, 0], log_w, phi, index),
-        ours(marginal, at, index),
-    ]
-    return [m, args.rows, len(points), *beside(runs, thetas, rounds)]
+    order = [["a", "tau_log__", "b"].index(v.name) for v in marginal.value_vars]
+    mine = ours(marginal, at[order], index)
+
+    def reordered(thetas, repeats):
+        total, grad = mine(np.ascontiguousarray(thetas[:, order]), repeats)
+        return total, grad[np.argsort(order)]
+
+    runs = [handwritten(X, Y, place, points[:, 0], log_w, phi, index), reordered]
+    return [m, args.rows, len(points), *beside(runs, thetas, rounds, time=process_time)]
 
 
 if __name__ == "__main__":
@@ -108,7 +112,7 @@ if __name__ == "__main__":
     args = parser.parse_args()
 
     checks, judged = Checks(), []
-    for kind, (_, _, names) in KINDS.items():
+    for kind, (_, _, names, _) in KINDS.items():
         lines = []
         for units in args.units:
             (mine, run), *others = fits(kind, units)
