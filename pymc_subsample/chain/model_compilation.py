@@ -170,7 +170,7 @@ def connect(step: "ChainStep") -> None:
     with building_graphs(), step.made_by.in_use():
         tall = step.tall = TallModel(step.sampled_model, **step.rows_of, scales=step.form.scales)
         if not step.method.binary:
-            variables.refuse_discrete(step.vars, step.model)
+            variables.refuse_discrete(step.vars, step.sampled_model)
             variables.refuse_own_steps(step.vars, step.model)
         with (
             doing("compiling the log-likelihood"),

@@ -145,7 +145,7 @@ def read_arguments(
     binary = step.method.binary
     with doing("integrating local variables out"):
         step.units = integrating.integrated(
-            model, integrate, type(step).__name__,
+            model, False if binary else integrate, type(step).__name__,
             vars=vars, observed=observed, dim=dim, data=data,
         )  # fmt: skip
     step.sampled_model = model if step.units is None else step.units.marginal

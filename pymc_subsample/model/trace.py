@@ -9,7 +9,6 @@ from copy import copy
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.subtensor import AdvancedSubtensor
-from pytensor.tensor.type import discrete_dtypes
 
 from pymc_subsample.graph.concrete import depends_on
 from pymc_subsample.model.axis_rules import IsRowNumber, carried_axes, indexed_axes
@@ -161,11 +160,6 @@ def _instead(rv: Variable) -> str:
             "Its elements depend on each other, as those of a series do. Index a shorter series, "
             "of an element for each week, say, by an integer column; or write a smooth function "
             "of few numbers, such as pm.gp.HSGP or a spline; or sample this model with pm.sample()."
-        )
-    if rv.type.dtype in discrete_dtypes:
-        return (
-            "It is discrete: sum over its values, as pm.Mixture does for the component that a row "
-            "comes from, or sample this model with pm.sample()."
         )
     return (
         'Have it integrated out: a step does so with integrate="auto", without vars, observed, dim '

@@ -81,8 +81,10 @@ def choose_nodes(
 ) -> Integral:
     """Return the cheapest nodes that are accurate, or the most accurate that are tried.
 
-    Given `per_dimension`, of so many.
+    Given `per_dimension`, of so many. Sums over states are exact.
     """
+    if functions.graphs.states is not None:
+        return Integral(1, 0, 0.0, -1)
     some, counted = sampled(functions, searched(functions), rng)
     own = modes.of(np.searchsorted(functions.levels, some.levels))
     points = [theta, *_far_points(some, theta, own, counted, rng)]
@@ -192,6 +194,8 @@ def error_at(
 
     `functions` take points as they are given, for any units.
     """
+    if functions.graphs.states is not None:
+        return 0.0
     own = functions.of(marginal.functions.levels)
     few, counted = sampled(own, _MEASURED, rng, marginal.modes)
     units, n = np.searchsorted(own.levels, few.levels), marginal.integral.per_dimension

@@ -103,7 +103,9 @@ def would_pay(reading: Reading, names: Iterable[str]) -> list[str]:
 
 
 def may_pay(model: pm.Model) -> bool:
-    """Whether a variable is long enough, beside the observed ones, to be worth a look."""
+    """Whether a variable is discrete, or long enough beside the observed ones for a look."""
+    if any(v.type.ndim for v in model.discrete_value_vars):
+        return True
     rows = max((max(v.type.shape or (1,), default=1) or 1 for v in _observed(model)), default=1)
     continuous = [model.values_to_rvs[v].name for v in model.continuous_value_vars]
     long = [model[name] for name in continuous if model[name].type.ndim]

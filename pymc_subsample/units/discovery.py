@@ -19,6 +19,7 @@ from pymc_subsample.model import TallModelError
 from pymc_subsample.model.errors import CoupledRows, op_name
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.units.reading import Reading, standardised
+from pymc_subsample.units.states import Endless, is_discrete, values_of
 
 # Beside that of an element of a few hundred rows, an integral costs as many times as many rows as a
 # level has. As parameters, G levels of r rows want G**2 / r random rows per draw, since what
@@ -45,6 +46,7 @@ class Grouping:
     names: list[str]
     levels: int
     own: dict[str, int]  # Axis of each variable with the levels.
+    discrete: bool  # Whether one of them is.
     index: dict[int, np.ndarray] = field(default_factory=dict)  # Level of each row, by term,
     axes: dict[int, int] = field(default_factory=dict)  # the axis of the term with the rows,
     numbers: dict[int, int] = field(default_factory=dict)  # and how many elements each has.
@@ -72,9 +74,14 @@ class Grouping:
         )
 
     @property
+    def required(self) -> bool:
+        """Whether its variables cannot be sampled as parameters."""
+        return self.by_row or self.discrete
+
+    @property
     def pays(self) -> bool:
         """Whether integrals cost less than parameters, or these cannot be sampled."""
-        return self.by_row or pays(self.levels, self.rows_per_level)
+        return self.required or pays(self.levels, self.rows_per_level)
 
     @property
     def described(self) -> str:
@@ -103,7 +110,8 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
             reasons[name] = str(error)
     groupings: list[Grouping] = []
     for name, found in uses.items():
-        new = Grouping([name], found[0].levels, {name: found[0].own})
+        discrete = is_discrete(reading.values[name])
+        new = Grouping([name], found[0].levels, {name: found[0].own}, discrete)
         for use in found:
             new.index[use.term], new.axes[use.term] = use.index, use.axis
             new.numbers[use.term] = use.numbers
@@ -130,6 +138,7 @@ def _joined(a: Grouping, b: Grouping) -> Grouping:
         a.names + b.names,
         a.levels,
         a.own | b.own,
+        a.discrete or b.discrete,
         a.index | b.index,
         a.axes | b.axes,
         a.numbers | b.numbers,
@@ -145,8 +154,6 @@ def _uses_of(reading: Reading, name: str, value: Variable) -> list[Use]:
     op = op_name(reading.model[name].owner.op)
     if value.type.ndim == 0:
         raise _NotLocal("is a single number")
-    if not np.issubdtype(np.dtype(value.type.dtype), np.floating):
-        raise _NotLocal("is discrete")
     if op.startswith("ZeroSumNormal"):
         raise _NotLocal(
             "is a ZeroSumNormal: its levels add up to zero, so that they depend on each other. "
@@ -159,6 +166,11 @@ def _uses_of(reading: Reading, name: str, value: Variable) -> list[Use]:
     if len({(use.levels, use.own) for use in found}) > 1:
         raise _NotLocal("has its levels on two axes")
     _check_prior(reading, name, value, found[0].own)
+    if is_discrete(value):
+        try:
+            values_of(reading, name)
+        except Endless as error:
+            raise _NotLocal(str(error)) from None
     return found
 
 

@@ -45,8 +45,8 @@ class Drawer:
 
     A proposal is accepted with a probability of its density over the largest one, relative to what
     it was proposed with: draws are independent and exact if that bound holds. It is the largest at
-    some nodes and among earlier proposals (Caffo, Booth and Davis, 2002), and `excess` is the share
-    of probability by which proposals went beyond: what draws may be off by.
+    some nodes and among earlier proposals (Caffo, Booth and Davis, 2002). `missed` has the share of
+    probability by which proposals went beyond, or that is far away: what draws may be off by.
 
     `at` are functions of the same units and the theta at which modes were found, and `steps` those
     of Newton's by which they move.
@@ -67,21 +67,23 @@ class Drawer:
             for per_dimension in (_LOOKED, _FINER)
         )
         everyone, self._nodes = np.arange(units), finer[:, None]
-        self.reach = float(np.max(np.abs(finer)))  # How far from modes the bound is looked for.
         own, theta = at
+        # Beyond where the bound is looked for.
+        self._elsewhere = share_elsewhere(own, theta, modes, float(np.max(np.abs(finer))))
         found = np.stack([self._log_ratios(own, theta, x[None, None], everyone)[0][0] for x in nu])
         best = np.argsort(-found, axis=0)[: _CANDIDATES.get(size, _CANDIDATES_IN_MORE)]
         self._candidates = nu[best]
         self._ends = self._candidates.min(axis=0), self._candidates.max(axis=0)
         self._at_candidates = functions.among(np.tile(everyone, len(best)))
         self._at_first = functions.among(np.tile(everyone, _FIRST))
-        self.beyond, self.within = np.zeros(units), np.zeros(units)
-        self.lost = np.zeros(units, dtype=bool)  # Units of which a draw was not accepted.
+        self._beyond, self._within = np.zeros(units), np.zeros(units)
+        self._lost = np.zeros(units, dtype=bool)  # Units of which a draw was not accepted.
 
     @property
-    def excess(self) -> np.ndarray:
-        """Share of probability beyond the bound, by unit."""
-        return self.beyond / np.maximum(self.within, 1e-300)
+    def missed(self) -> np.ndarray:
+        """Share of probability beyond the bound, or far from the mode, by unit."""
+        excess = self._beyond / np.maximum(self._within, 1e-300)
+        return np.where(self._lost, 1.0, np.maximum(excess, self._elsewhere))
 
     def draw(self, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return a draw for each unit, shape (units, size); NaN where none was accepted."""
@@ -94,15 +96,15 @@ class Drawer:
             nu = _student(rng, (times, len(left), size))
             ratios, u = self._log_ratios(functions, theta, nu, left)
             over = ratios - bound[left]
-            self.beyond[left] += np.expm1(np.clip(over, 0.0, _LARGEST)).sum(axis=0)
-            self.within[left] += np.exp(np.minimum(over, 0.0)).sum(axis=0)
+            self._beyond[left] += np.expm1(np.clip(over, 0.0, _LARGEST)).sum(axis=0)
+            self._within[left] += np.exp(np.minimum(over, 0.0)).sum(axis=0)
             accepted = np.log(rng.random(ratios.shape)) < over
             some, first = accepted.any(axis=0), np.argmax(accepted, axis=0)
             result[left[some]] = u[first[some], np.flatnonzero(some)]
             bound[left] = np.maximum(bound[left], ratios.max(axis=0))
             left, tried, times = left[~some], tried + times, _AT_A_TIME
             functions = self._functions.among(np.tile(left, times))
-        self.lost[left] = True
+        self._lost[left] = True
         return result
 
     def _bound(self, theta: np.ndarray) -> np.ndarray:
@@ -146,6 +148,31 @@ def _log_student(nu: np.ndarray) -> np.ndarray:
     return constant - 0.5 * (_DEGREES + size) * np.log1p(squared / _DEGREES)
 
 
+class StateDrawer:
+    """Draws of units' states: each with its probability, which is known."""
+
+    def __init__(self, functions: UnitFunctions, states: np.ndarray) -> None:
+        self._functions, self._states = functions, states
+        self.missed = np.zeros(len(functions.levels))
+
+    def draw(self, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return a state for each unit, shape (units, size)."""
+        units = len(self._functions.levels)
+        at = [np.broadcast_to(state, (units, len(state))) for state in self._states]
+        logs = np.stack([self._functions.log_density(theta, u) for u in at])
+        return self._states[np.argmax(logs + rng.gumbel(size=logs.shape), axis=0)]
+
+
+def drawer_of(
+    functions: UnitFunctions, at: tuple[UnitFunctions, np.ndarray], steps: int
+) -> Drawer | StateDrawer:
+    """Return what draws variables of units; arguments are those of `Drawer`."""
+    if functions.graphs.states is not None:
+        return StateDrawer(functions, functions.graphs.states)
+    own, theta = at
+    return Drawer(functions, find_modes(own, theta, start_of(own)), at, steps)
+
+
 class LocalDraws:
     """Values of local variables, as the model's value variables, given those of shared ones.
 
@@ -167,18 +194,14 @@ class LocalDraws:
         self._names = [reading.model.rvs_to_values[reading.model[n]].name for n in names]
         self._parts = [self._drawer(levels) for levels in _parts(graphs.grouping.levels)]
 
-    def _drawer(self, levels: np.ndarray) -> tuple[np.ndarray, Drawer, np.ndarray]:
+    def _drawer(self, levels: np.ndarray) -> Drawer | StateDrawer:
         functions, theta = self._marginal.functions.of(levels), self._marginal.reference
-        modes = find_modes(functions, theta, start_of(functions))
-        drawer = Drawer(functions, modes, (functions, theta), self._marginal.integral.steps)
-        return levels, drawer, share_elsewhere(functions, theta, modes, drawer.reach)
+        return drawer_of(functions, (functions, theta), self._marginal.integral.steps)
 
     @property
-    def excess(self) -> tuple[float, int]:
+    def missed(self) -> tuple[float, int]:
         """Share of probability that draws miss, of the worst level, and that level."""
-        found = [np.maximum(d.excess, elsewhere) for _, d, elsewhere in self._parts]
-        found = [np.where(d.lost, 1.0, x) for x, (_, d, _) in zip(found, self._parts, strict=True)]
-        each = np.concatenate(found)
+        each = np.concatenate([drawer.missed for drawer in self._parts])
         return float(each.max()), int(np.argmax(each))
 
     def at(self, point: Mapping[str, np.ndarray], key: bytes, number: int) -> dict[str, np.ndarray]:
@@ -188,7 +211,7 @@ class LocalDraws:
         counted = theta.tobytes() + number.to_bytes(8, signed=True)
         digest = hashlib.blake2b(counted, key=key, digest_size=16).digest()
         rng = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
-        u = np.concatenate([drawer.draw(theta, rng) for _, drawer, _ in self._parts])
+        u = np.concatenate([drawer.draw(theta, rng) for drawer in self._parts])
         own = [by_level(self._graphs, name, u) for name in self._graphs.grouping.names]
         found = self._values(*functions.split(theta), *own)
         return dict(zip(self._names, found, strict=True))

@@ -10,13 +10,11 @@ import xarray as xr
 from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.units.accuracy import TOLERABLE, Marginal, error_at
-from pymc_subsample.units.drawing import EXCESS, Drawer
+from pymc_subsample.units.drawing import EXCESS, drawer_of
 from pymc_subsample.units.graphs import UnitGraphs
-from pymc_subsample.units.missed_mass import share_elsewhere
-from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.quantities import Quantity, quantities_of
-from pymc_subsample.units.reference import start_of
 from pymc_subsample.units.run_marginal import marginal_of_run, shared_draws
+from pymc_subsample.units.states import values_of
 from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.validation import name_list, probabilities, shown
 from pymc_subsample.warning import warn
@@ -42,8 +40,8 @@ def effects(
 
     For each draw of the shared variables theta, those of a unit are drawn from
     :math:`p(u \mid \theta, y)`, independently and exactly: proposals from a Student-t
-    distribution around the unit's mode, accepted or not. Together they are draws of the joint
-    posterior.
+    distribution around the unit's mode, accepted or not. Discrete ones are drawn by their
+    probabilities, which are known. Together they are draws of the joint posterior.
 
     Parameters
     ----------
@@ -67,7 +65,8 @@ def effects(
     -------
     xarray.Dataset
         With `levels`, draws of them, with dimensions chain and draw, as in ``idata.posterior``.
-        Without, of all levels "mean", "sd" and the quantiles along a dimension "statistic".
+        Without, of all levels "mean", "sd" and the quantiles along a dimension "statistic", and of
+        a discrete variable ``c`` also ``c_probability``, of each of its values along ``c_value``.
 
     Raises
     ------
@@ -116,6 +115,12 @@ def effects(
     _warn_of_integrals(marginal, functions, theta, random)
     sampled = levels is not None
     pieces: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    states = {
+        name: values_of(graphs.reading, name)
+        for name in names
+        if name in graphs.grouping.names and graphs.grouping.discrete
+    }
+    shares: dict[str, list[np.ndarray]] = {name: [] for name in states}
     size = max(sum(int(np.prod(q.shape, dtype=int)) for q in quantities), 1)
     step = len(chosen) if sampled else max(1, min(_LEVELS, _NUMBERS // (draws * size)))
     for start in range(0, len(chosen), max(step, 1)):
@@ -124,7 +129,15 @@ def effects(
             names, _drawn(marginal, functions, quantities, theta, some, random), strict=True
         ):
             pieces[name].append(values if sampled else _summary(values, probs))
-    return _dataset(graphs, posterior, quantities, pieces, labels, probs if not sampled else None)
+            if not sampled and name in states:
+                shares[name].append(np.stack([np.mean(values == x, axis=0) for x in states[name]]))
+    result = _dataset(graphs, posterior, quantities, pieces, labels, None if sampled else probs)
+    for name, parts in shares.items() if not sampled else ():
+        like, value = result[name].isel(statistic=0, drop=True), f"{name}_value"
+        found = like.expand_dims({value: states[name]})
+        axis = found.get_axis_num(like.dims[graphs.grouping.own[name]])
+        result[f"{name}_probability"] = found.copy(data=np.concatenate(parts, axis=axis))
+    return result
 
 
 def drawn_levels(
@@ -200,16 +213,15 @@ def _drawn(
     unique, back = np.unique(levels, return_inverse=True)
     graphs = functions.graphs
     own = marginal.functions.of(unique)
-    modes = find_modes(own, marginal.reference, start_of(own))
-    drawer = Drawer(functions.of(unique), modes, (own, marginal.reference), marginal.integral.steps)
+    at = own, marginal.reference
+    drawer = drawer_of(functions.of(unique), at, marginal.integral.steps)
     u = np.array([drawer.draw(x, rng) for x in theta])
-    elsewhere = share_elsewhere(own, marginal.reference, modes, drawer.reach)
-    excess = np.maximum(drawer.excess, elsewhere)
-    lost = np.flatnonzero(drawer.lost | ~(excess < EXCESS))
+    missed = drawer.missed
+    lost = np.flatnonzero(~(missed < EXCESS))
     if len(lost):
         raise ValueError(
             f"Level {unique[lost[0]]:,} of {' and '.join(map(repr, graphs.grouping.names))} cannot "
-            f"be drawn by proposals around its mode: a share of {excess[lost[0]]:.2g} of its "
+            f"be drawn by proposals around its mode: a share of {missed[lost[0]]:.2g} of its "
             "probability is where they do not come, or all of it in some draws. It has several "
             "modes or moves far with the shared variables. Sample the model that was not "
             "marginalised."

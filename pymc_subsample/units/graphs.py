@@ -1,7 +1,7 @@
 """The log-likelihood of a row, and the prior of a level, as functions of the level's variables."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -23,6 +23,7 @@ from pymc_subsample.model.terms import RowTerm
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.units.discovery import Grouping, gathers, level_axis
 from pymc_subsample.units.reading import Reading
+from pymc_subsample.units.states import states_of
 
 
 @dataclass
@@ -56,7 +57,8 @@ class UnitGraphs:
     prior: RowGraph
     rows: list[RowGraph]
     conditions: list[Variable]  # On global variables alone.
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # Of a level's elements.
+    shapes: dict[str, tuple[int, ...]]  # Of a level's elements.
+    states: np.ndarray | None  # All states of a level, if its variables are discrete.
 
     @property
     def size(self) -> int:
@@ -145,7 +147,9 @@ def unit_graphs(reading: Reading, grouping: Grouping) -> UnitGraphs:
                 f"The transform of {name!r} is not found again in the log-likelihood. Give "
                 f"{name!r} another one (default_transform=), or sample the model as it is."
             )
-    return UnitGraphs(reading, grouping, shared, prior, rows, conditions, shapes)
+    sizes = [int(np.prod(s, dtype=int)) for s in shapes.values()]
+    states = states_of(reading, grouping.names, sizes)
+    return UnitGraphs(reading, grouping, shared, prior, rows, conditions, shapes, states)
 
 
 def _value_of(reading: Reading, name: str, variable: Variable) -> Variable:

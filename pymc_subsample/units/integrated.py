@@ -13,6 +13,7 @@ from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
@@ -22,7 +23,7 @@ from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.layout import Table, places, tables
 from pymc_subsample.units.moving import newton
-from pymc_subsample.units.quadrature import nodes
+from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.unit_densities import UnitFunctions, row_derivatives
 from pymc_subsample.units.vectorised import broadcasts, vectorised
@@ -30,6 +31,9 @@ from pymc_subsample.units.verification import check_table
 
 # Units of each table that are evaluated in another way.
 _CHECKED = 20
+# The log-likelihood of a state that a unit's rows rule out: its exponential is zero beside that of
+# any other state of at most 20,000 rows, and sums with it keep seven digits.
+_RULED_OUT = -1e9
 _CONDITION = CheckParameterValue("parameters of units", can_be_replaced_by_ninf=True)
 
 
@@ -113,22 +117,53 @@ class _Rows:
 
 def log_likelihood(marginal: Marginal, table: Table, name: str) -> Variable:
     """Return the log-likelihood of each unit of a table."""
-    functions, graphs = marginal.functions, marginal.functions.graphs
-    points, log_weights = nodes(graphs.size, marginal.integral.per_dimension)
     data = partial(_data, name)
-    parts = list(_rows(functions, table, data))
+    parts = list(_rows(marginal.functions, table, data))
+    each = [_at(marginal, parts, *group) for group in _nodes(marginal, table, parts, data)]
+    total = pt.concatenate(each, axis=1) if len(each) > 1 else each[0]
+    return pt.logsumexp(total, axis=1)
+
+
+def _nodes(
+    marginal: Marginal, table: Table, parts: Sequence[_Rows], data: Callable
+) -> Iterator[tuple[list[Variable], Variable]]:
+    """Yield elements of local variables at nodes, and logarithms of their weights, in groups.
+
+    A group is evaluated at once, as (units, nodes). Each state is one of its own: what it makes
+    constant, as a probability of zero, has no derivative.
+    """
+    graphs = marginal.functions.graphs
+    points, log_weights = nodes_of(graphs, marginal.integral.per_dimension)
+    if graphs.states is not None:
+        nothing = data("nothing", np.zeros((len(table.units), 1)))
+        for state in points:
+            yield [pt.constant([[x]]) for x in state], nothing
+        return
     m, S, volume = _placed(marginal, table, parts, data)
-    u = []
-    for i in range(graphs.size):
-        node = m[i]
-        for j in range(graphs.size):
-            node = node + S[i][j] * points[None, :, j]
-        u.append(node)
-    total = volume + log_weights[None, :]
+    every = range(graphs.size)
+    u = [sum((S[i][j] * points[None, :, j] for j in every), m[i]) for i in every]
+    yield u, volume + log_weights[None, :]
+
+
+def _at(
+    marginal: Marginal, parts: Sequence[_Rows], u: Sequence[Variable], log_weights: Variable
+) -> Variable:
+    """Return what nodes add to the likelihood of units, as logarithms (units, nodes)."""
+    graphs, total = marginal.functions.graphs, log_weights
     for rows in parts:
         repeated = 1 if broadcasts(rows.part.output) else rows.length
-        total = total + rows.summed(rows.part.output, _local(graphs, rows.part, u, repeated))
-    return pt.logsumexp(total, axis=1)
+        found = rows.summed(rows.part.output, _local(graphs, rows.part, u, repeated))
+        if graphs.states is not None:
+            found = _of_a_state(found, graphs)
+        total = total + found
+    return total
+
+
+def _of_a_state(found: Variable, graphs: UnitGraphs) -> Variable:
+    """Put what a state makes constant together; data that rule it out become a finite number."""
+    found = rewrite_graph(found, clone=False)
+    known = set(graphs.shared.values()).isdisjoint(ancestors([found]))
+    return pt.maximum(found, _RULED_OUT) if known else found
 
 
 def _data(name: str, what: str, value: np.ndarray) -> Variable:
@@ -195,10 +230,11 @@ def _local(
 
 def _at_nodes(graphs: UnitGraphs, name: str, u: Sequence[Variable], length: int) -> Variable:
     place, shape = graphs.places[name], graphs.shapes[name]
-    parts = u[place]
+    parts, kind = u[place], graphs.reading.values[name].type.dtype
     axis = 2 + graphs.grouping.own[name]
     joined = pt.stack(parts, axis=2).reshape((*parts[0].shape, *shape)) if shape else parts[0]
-    found = pt.expand_dims(joined, axis)
+    found = pt.expand_dims(joined, axis).astype(kind)
     if length == 1:
         return found
-    return found * np.ones([length if i == axis else 1 for i in range(found.type.ndim)])
+    times = [length if i == axis else 1 for i in range(found.type.ndim)]
+    return found * np.ones(times, dtype=kind)

@@ -39,14 +39,22 @@ class Modes:
         return self.m + self.S @ nu
 
 
+def standing(units: int, size: int) -> Modes:
+    """Return modes around which nodes are where they are as numbers."""
+    spread = np.broadcast_to(np.eye(size), (units, size, size))
+    return Modes(np.zeros((units, size)), spread, np.ones(units, dtype=bool))
+
+
 # Steps to where the density overflows or has no value do not gain.
 @np.errstate(all="ignore")
 def find_modes(functions: UnitFunctions, theta: np.ndarray, start: np.ndarray) -> Modes:
-    """Return modes by Newton's method, with steps that always gain.
+    """Return modes by Newton's method, with steps that always gain; states have none.
 
     Negative curvatures count as positive ones; at the mode, those that are too small as
     `_LEAST`.
     """
+    if functions.graphs.states is not None:
+        return standing(*start.shape)
     u, everywhere = start.copy(), np.arange(len(start))
     left, own = everywhere, functions
     found = np.zeros(len(start), dtype=bool)

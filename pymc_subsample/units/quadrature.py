@@ -6,6 +6,8 @@ from itertools import product
 import numpy as np
 from scipy.special import gammaincinv, gammaln, ndtri
 
+from pymc_subsample.units.graphs import UnitGraphs
+
 # Beyond, products of nodes are more than points that fill the space.
 _PRODUCTS = 3
 # From so many on, nodes are evenly spaced: measured, on units of one and two binary rows and large
@@ -17,6 +19,16 @@ _EVEN, _REACH = 45, 2.3
 _NEGLIGIBLE = 1e-7
 # Degrees of freedom of points in more dimensions: heavier tails than a posterior of few rows has.
 _DEGREES = 8.0
+
+
+def nodes_of(graphs: UnitGraphs, per_dimension: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes nu of a unit, and the logarithms of their weights: those of `nodes`, or states.
+
+    States are where they are, as around a mode of zero with a spread of one.
+    """
+    if graphs.states is not None:
+        return graphs.states, np.zeros(len(graphs.states))
+    return nodes(graphs.size, per_dimension)
 
 
 @lru_cache

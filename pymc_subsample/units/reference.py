@@ -5,7 +5,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from pymc_subsample.units.modes import Modes, find_modes
-from pymc_subsample.units.quadrature import nodes
+from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.unit_densities import UnitFunctions
 
 # Units among which the reference is looked for, fewer if they have more rows in all: it is off by
@@ -29,7 +29,7 @@ def integrals(
     functions: UnitFunctions, theta: np.ndarray, modes: Modes, per_dimension: int
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return the log-likelihood of each unit, and the logarithms of what nodes add to it."""
-    points, log_weights = nodes(functions.graphs.size, per_dimension)
+    points, log_weights = nodes_of(functions.graphs, per_dimension)
     terms = [
         log_weight + functions.log_density(theta, modes.at(nu))
         for nu, log_weight in zip(points, log_weights, strict=True)
@@ -53,7 +53,7 @@ def log_posterior(
     value, slope = functions.unshrunk(theta)
     logs, terms = integrals(functions, theta, modes, per_dimension)
     total = logsumexp(terms, axis=0)
-    points, _ = nodes(functions.graphs.size, per_dimension)
+    points, _ = nodes_of(functions.graphs, per_dimension)
     for nu, term in zip(points, terms, strict=True):
         weights = counted * np.exp(term - total)
         slope = slope + functions.slope(theta, modes.at(nu), weights)
@@ -125,7 +125,7 @@ def spread_of(
     Its inverse is the sum over units of the squares of their gradients, of which gradients with
     random signs of the units are draws, and one, for directions that units do not tell.
     """
-    points, _ = nodes(functions.graphs.size, per_dimension)
+    points, _ = nodes_of(functions.graphs, per_dimension)
     with np.errstate(all="ignore"):
         _, terms = integrals(functions, theta, modes, per_dimension)
         shares = np.exp(terms - logsumexp(terms, axis=0))

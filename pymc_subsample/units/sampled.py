@@ -20,6 +20,7 @@ from pymc_subsample.units.drawing import LocalDraws
 from pymc_subsample.units.marginal import described, inaccurate, without_local
 from pymc_subsample.units.quantities import axes_of_levels
 from pymc_subsample.units.reading import Reading, read, warn_of_codes
+from pymc_subsample.units.states import is_discrete
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -88,7 +89,7 @@ class Units:
 
     def missed(self) -> tuple[float, int]:
         """Return the share of probability that draws of the worst level miss, and the level."""
-        return self._local.excess if "_local" in vars(self) else (0.0, -1)
+        return self._local.missed if "_local" in vars(self) else (0.0, -1)
 
     def error(self, points: Sequence[Point]) -> float:
         """Return by how much integrals are off between points of the chain."""
@@ -142,7 +143,7 @@ def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Unit
     try:
         marginal, integrals = without_local(reading, grouping, None, np.random.default_rng(_SEED))
     except TallModelError as error:
-        if integrate != "auto" or grouping.by_row:
+        if integrate != "auto" or grouping.required:
             raise
         _log.info("%s: not integrated out: %s: %s", said, grouping.described, error)
         return None
@@ -161,5 +162,11 @@ def _automatic(model: pm.Model, said: str) -> tuple[Reading, Grouping] | None:
         return None
     found = paying_one(reading, groupings)
     for name in would_pay(reading, reasons):
+        if is_discrete(reading.values[name]):
+            rest = [v.name for v in model.free_RVs if not is_discrete(v)]
+            raise TallModelError(
+                f"{name!r} cannot be sampled by {said}, nor integrated out: it {reasons[name]}. Or "
+                f"give the others (vars={rest}) and leave {name!r} to another step method."
+            )
         _log.info("%s: not integrated out: %r %s", said, name, reasons[name])
     return None if found is None else (reading, found)

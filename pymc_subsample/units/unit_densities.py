@@ -234,7 +234,8 @@ def _each(graphs: UnitGraphs, names: Sequence[str], slopes: Sequence[Variable]) 
 def by_level(graphs: UnitGraphs, name: str, u: np.ndarray) -> np.ndarray:
     """Return a variable as the model has it, of levels' variables (levels, size)."""
     values = u[:, graphs.places[name]].reshape(len(u), *graphs.shapes[name])
-    return np.moveaxis(values, 0, graphs.grouping.own[name])
+    kind = graphs.reading.values[name].type.dtype
+    return np.moveaxis(values, 0, graphs.grouping.own[name]).astype(kind, copy=False)
 
 
 def _gradients(total: Variable, inputs: Sequence[Variable]) -> list[Variable]:

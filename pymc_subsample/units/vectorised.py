@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import pytensor.tensor as pt
+from pymc.pytensorf import constant_fold
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import toposort
@@ -36,6 +38,19 @@ def vectorised(output: Variable, replaced: Mapping[Variable, Variable]) -> Varia
     return vectorize_graph(output, memo)
 
 
+def _alike(node: Apply, table: Variable, index: list[Variable]) -> Variable | None:
+    """Return what is picked by indices that are the same everywhere, picked once."""
+    known = constant_fold(index, raise_not_constant=False)
+    if any(isinstance(x, Variable) or (x != x.flat[0]).any() for x in known):
+        return None
+    first = [x[(slice(1),) * x.ndim] for x in known]
+    new = AdvancedSubtensor(node.op.idx_list)(table, *first)
+    before = next(i for i, e in enumerate(index_entries(node)) if isinstance(e, Variable))
+    shape = np.broadcast_shapes(*(x.shape for x in known))
+    after = new.type.ndim - before - len(shape)
+    return new * np.ones((*[1] * before, *shape, *[1] * after), dtype=new.type.dtype)
+
+
 def _indexed(node: Apply, table: Variable, index: list[Variable]) -> Variable | None:
     if all(new.type.ndim == old.type.ndim for new, old in zip(index, node.inputs[1:], strict=True)):
         return None
@@ -46,7 +61,9 @@ def _indexed(node: Apply, table: Variable, index: list[Variable]) -> Variable | 
     if not whole or arrays != list(range(first, last + 1)):
         return None
     if table.type.ndim == node.inputs[0].type.ndim:
-        new = AdvancedSubtensor(node.op.idx_list)(table, *index)
+        new = _alike(node, table, index)
+        if new is None:
+            new = AdvancedSubtensor(node.op.idx_list)(table, *index)
         return pt.moveaxis(new, range(first, first + _FRONT), range(_FRONT))
     if first:
         return None

@@ -9,6 +9,7 @@ from pymc_subsample.graph.concrete import concretize
 from pymc_subsample.graph.numpy_functions import evaluate, numpy_function
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.units.accuracy import Marginal
+from pymc_subsample.units.drawing import StateDrawer
 from pymc_subsample.units.reference import integrals
 from pymc_subsample.units.unit_densities import UnitFunctions, by_level
 
@@ -26,10 +27,16 @@ def check_joint(functions: UnitFunctions, rng: np.random.Generator) -> None:
     """
     names, model = functions.graphs.grouping.names, functions.graphs.reading.model
     theta = rng.standard_normal(functions.size)
-    u = rng.standard_normal((functions.graphs.grouping.levels, functions.graphs.size))
+    graphs = functions.graphs
+    every = functions.of(np.arange(graphs.grouping.levels))
+    u = rng.standard_normal((graphs.grouping.levels, graphs.size))
     for spread in _SPREADS:
         try:
-            parts, written = _evaluated(functions, spread * theta, spread * u)
+            away, at = spread * theta, spread * u
+            if graphs.states is not None:  # of which rows may rule some out
+                shared = functions.ravel(functions.start) + away
+                at = StateDrawer(every, graphs.states).draw(shared, rng)
+            parts, written = _evaluated(every, away, at)
         except ParameterValueError:
             TallModel(model)  # names the rows, and columns that are not finite
             raise
@@ -41,15 +48,12 @@ def check_joint(functions: UnitFunctions, rng: np.random.Generator) -> None:
     _compare(found, written, size, names)
 
 
-def _evaluated(
-    functions: UnitFunctions, away: np.ndarray, u: np.ndarray
-) -> tuple[list[float], float]:
+def _evaluated(every: UnitFunctions, away: np.ndarray, u: np.ndarray) -> tuple[list[float], float]:
     """Return parts of the log density by units, and that of the model."""
-    graphs = functions.graphs
+    graphs = every.graphs
     reading, model = graphs.reading, graphs.reading.model
-    every = functions.of(np.arange(graphs.grouping.levels))
-    theta = functions.ravel(functions.start) + away
-    shared = dict(zip(functions.values, functions.split(theta), strict=True))
+    theta = every.ravel(every.start) + away
+    shared = dict(zip(every.values, every.split(theta), strict=True))
     inputs = {reading.values[name]: value for name, value in shared.items()}
     inputs |= {reading.values[name]: by_level(graphs, name, u) for name in graphs.shapes}
     before = {
@@ -58,7 +62,7 @@ def _evaluated(
     }
     volumes = [volume for _, volume in reading.standard.values()]
     found = evaluate([*before.values(), *volumes], reading.arrays | inputs)
-    total = functions.rest(theta)
+    total = every.rest(theta)
     each = every.log_density(theta, u)
     parts = [total, *each, *(-np.asarray(v) for v in found[len(before) :])]
     as_written = dict(zip(before, found, strict=False))
