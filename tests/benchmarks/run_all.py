@@ -17,6 +17,7 @@ from _measure import command_line, provenance
 SMALL = {
     "advise": "--only small laplace --draws 100",
     "gradient": "--rounds 3",
+    "panels": "--units 200 --draws 500 --rounds 3 --m 100",
     "gibbs_mrf": "--variables 30 --batch 50 --sweeps 200 --truth 5000 --updates 40",
     "startup": "--rows 20000",
     "setup_cost": "--rows 2000 --banks series --only com_poisson",
