@@ -134,9 +134,9 @@ def effects(
     for name, parts in shares.items():
         if parts:
             like, value = result[name].isel(statistic=0, drop=True), f"{name}_value"
-            found = like.expand_dims({value: states[name]})
-            axis = found.dims.index(like.dims[graphs.grouping.own[name]])
-            result[f"{name}_probability"] = found.copy(data=np.concatenate(parts, axis=axis))
+            by_value = like.expand_dims({value: states[name]})
+            axis = by_value.dims.index(like.dims[graphs.grouping.own[name]])
+            result[f"{name}_probability"] = by_value.copy(data=np.concatenate(parts, axis=axis))
     return result
 
 

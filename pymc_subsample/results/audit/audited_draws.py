@@ -58,6 +58,7 @@ class AuditedDraws:
     labels: list[str]
     # The audited ones in unconstrained space, shape (chain, k, d).
     thetas: np.ndarray
+    counted: str  # What the model has: "rows" or "units".
 
     @property
     def flat(self) -> np.ndarray:
@@ -105,6 +106,7 @@ def read(
     posterior: xr.Dataset,
     names: Sequence[str],
     at: np.ndarray,
+    counted: str,
 ) -> AuditedDraws:
     """Read draws of variables by their names; refuse those that are not finite or not the model's.
 
@@ -116,7 +118,7 @@ def read(
         bad = [x for x, ok in zip(labels, finite, strict=True) if not ok]
         raise ValueError(f"{_SAID}: draws of {', '.join(bad[:5])} are not finite.")
     thetas = to_theta(model, tall, posterior.isel(draw=at), _SAID)
-    return AuditedDraws(model, tall, expansion, posterior, at, values, labels, thetas)
+    return AuditedDraws(model, tall, expansion, posterior, at, values, labels, thetas, counted)
 
 
 # Draws beside which rows are asked whether they end the density. A choice of time.

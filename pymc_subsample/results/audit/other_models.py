@@ -33,12 +33,8 @@ def refuse_impossible(draws: AuditedDraws, logp: np.ndarray) -> None:
 
 
 def _refuse_infinite(draws: AuditedDraws, logp: np.ndarray, bambis: str) -> None:
-    of, tall, thetas, bad = (
-        draws.counted,
-        draws.tall,
-        draws.flat,
-        np.flatnonzero(~np.isfinite(logp)),
-    )
+    of, tall, thetas = draws.counted, draws.tall, draws.flat
+    bad = np.flatnonzero(~np.isfinite(logp))
     prior = np.array([draws.expansion.parameters(thetas[k])[1] for k in bad])
     if np.isfinite(prior).all():
         cause = (
