@@ -21,7 +21,7 @@ from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
-from pymc_subsample.units.layout import Counted, Table, counted, places, tables
+from pymc_subsample.units.layout import Table, places, tables
 from pymc_subsample.units.moving import newton
 from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.reading import Reading
@@ -75,12 +75,11 @@ def add_units(model: pm.Model, marginal: Marginal) -> None:
     graphs = marginal.functions.graphs
     shared = {v: _tensor(model[name]) for name, v in graphs.shared.items()}
     name = " ".join(graphs.grouping.names)
-    parts = counted(marginal.functions)
-    for table in tables(parts, len(marginal.functions.levels)):
+    for table in tables(marginal.functions):
         some = table.of(_CHECKED)
-        check_table(marginal, some.units, log_likelihood(marginal, parts, some, "checked"))
+        check_table(marginal, some.units, log_likelihood(marginal, some, "checked"))
         label = f"{name}: units of {' and '.join(map(str, table.lengths))} rows"
-        term = log_likelihood(marginal, parts, table, label)
+        term = log_likelihood(marginal, table, label)
         if graphs.conditions:
             term = _CONDITION(term, pt.all(pt.stack(graphs.conditions)))
         pm.Potential(label, rebuild([term], dict(shared))[0])
@@ -117,12 +116,10 @@ class _Rows:
         return found.sum(axis=2)
 
 
-def log_likelihood(
-    marginal: Marginal, parts: Sequence[Counted], table: Table, name: str
-) -> Variable:
+def log_likelihood(marginal: Marginal, table: Table, name: str) -> Variable:
     """Return the log-likelihood of each unit of a table."""
     data = partial(_data, name)
-    rows = list(_rows(marginal.functions, parts, table, data))
+    rows = list(_rows(marginal.functions, table, data))
     each = [_at(marginal, rows, *group) for group in _nodes(marginal, table, rows, data)]
     total = pt.concatenate(each, axis=1) if len(each) > 1 else each[0]
     return pt.logsumexp(total, axis=1)
@@ -174,16 +171,14 @@ def _data(name: str, what: str, value: np.ndarray) -> Variable:
     return pytensor.shared(value, name=f"{name}, {what}", shape=value.shape)
 
 
-def _rows(
-    functions: UnitFunctions, parts: Sequence[Counted], table: Table, data: Callable
-) -> Iterator[_Rows]:
-    for t, (part, rows) in enumerate(zip(functions.parts, parts, strict=True)):
+def _rows(functions: UnitFunctions, table: Table, data: Callable) -> Iterator[_Rows]:
+    for t, (part, rows) in enumerate(zip(functions.parts, functions.data, strict=True)):
         length = 1 if t == 0 else table.lengths[t - 1]
         if not length:
             continue
         at, counts = places(rows, table.units, length)
         columns = {}
-        for c, (v, column) in enumerate(zip(part.columns, rows.rows.columns, strict=True)):
+        for c, (v, column) in enumerate(zip(part.columns, rows.columns, strict=True)):
             axis = part.columns[v].axis
             values = np.moveaxis(np.take(column, at, axis=axis), axis, 0)
             columns[v] = data(f"{t}_{c}", np.ascontiguousarray(values))[:, None]

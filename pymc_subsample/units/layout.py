@@ -1,58 +1,16 @@
 """Rows of units side by side: units of about as many different rows in one table, filled up."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.units.graphs import RowGraph
 from pymc_subsample.units.unit_densities import Part, UnitFunctions
 
 # What a table more costs, as a share of all rows: its graph is compiled on its own.
 _TABLE = 0.25
 # Sizes beyond are considered in steps of a quarter at most.
 _EXACT, _FINER = 8, 1.25
-# Of so many rows it is seen whether enough of a unit's are alike: a tenth, which saves as much.
-_LOOKED, _SAVED = 20_000, 0.1
-
-
-@dataclass(frozen=True)
-class Counted:
-    """Rows of a graph that differ within their unit, and how often each occurs in it."""
-
-    rows: Part
-    times: np.ndarray
-
-
-def counted(functions: UnitFunctions) -> list[Counted]:
-    """Return rows of each part, those of a unit that are alike as one that counts several times."""
-    return [
-        _merged(part, data) if k else Counted(data, np.ones(len(data.unit), dtype=int))
-        for k, (part, data) in enumerate(zip(functions.parts, functions.data, strict=True))
-    ]
-
-
-def _merged(part: RowGraph, data: Part) -> Counted:
-    axes = [column.axis for column in part.columns.values()]
-    every = [np.moveaxis(x, axis, 0).reshape(len(data.unit), -1)
-             for x, axis in zip(data.columns, axes, strict=True)]  # fmt: skip
-
-    def first(n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first of rows that are alike, among the first n, and how many these are."""
-        arrays = [data.unit[:n, None], *(x[:n] for x in every)]
-        row = np.hstack([np.ascontiguousarray(x).view(np.uint8).reshape(n, -1) for x in arrays])
-        keys = np.ascontiguousarray(row).view(f"V{row.shape[1]}").ravel()
-        _, index, times = np.unique(keys, return_index=True, return_counts=True)
-        order = np.argsort(index)
-        return index[order], times[order]
-
-    n = len(data.unit)
-    looked = min(n, _LOOKED)
-    if not looked or len(first(looked)[0]) > (1 - _SAVED) * looked:
-        return Counted(data, np.ones(n, dtype=int))
-    index, times = first(n)
-    columns = [np.take(x, index, axis=axis) for x, axis in zip(data.columns, axes, strict=True)]
-    return Counted(Part(columns, data.unit[index], data.rows[index]), times)
 
 
 @dataclass(frozen=True)
@@ -68,9 +26,10 @@ class Table:
         return Table(self.units[some], self.lengths)
 
 
-def tables(parts: Sequence[Counted], units: int) -> list[Table]:
+def tables(functions: UnitFunctions) -> list[Table]:
     """Return tables of all units, which together hold few numbers in vain."""
-    filled = [_filled(np.bincount(part.rows.unit, minlength=units)) for part in parts[1:]]
+    units = len(functions.levels)
+    filled = [_filled(np.bincount(part.unit, minlength=units)) for part in functions.data[1:]]
     lengths = np.column_stack(filled)
     while True:
         kinds, kind, counts = np.unique(lengths, axis=0, return_inverse=True, return_counts=True)
@@ -118,13 +77,13 @@ def _sizes(counts: np.ndarray) -> Iterator[int]:
             yield int(size)
 
 
-def places(part: Counted, units: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+def places(part: Part, units: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Return which row stands where in a table, (units, length), and how often it counts.
 
     Where a unit has no row left, its last one stands again, and does not count.
     """
-    starts = np.searchsorted(part.rows.unit, units)
-    counts = np.searchsorted(part.rows.unit, units, side="right") - starts
+    starts = np.searchsorted(part.unit, units)
+    counts = np.searchsorted(part.unit, units, side="right") - starts
     own = np.arange(length)
     at = starts[:, None] + np.minimum(own, counts[:, None] - 1)
     return at, part.times[at] * (own < counts[:, None])

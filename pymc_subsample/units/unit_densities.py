@@ -21,23 +21,27 @@ class Part:
 
     columns: list[np.ndarray]  # Each with its rows along the axis of the graph's column.
     unit: np.ndarray  # Position of each row's unit.
-    rows: np.ndarray  # Which of the graph's rows they are.
+    rows: np.ndarray  # Which of the graph's rows they are,
+    times: np.ndarray  # and how often each counts.
 
 
 class UnitFunctions:
     """Functions of shared values, one vector theta, and of the variables of each unit.
 
+    Rows of a unit that are alike are one that counts several times, unless they are `apart`.
     Units are those of `levels`, in this order; variables are of shape (units, size). Values are
     those that samplers move, or with `as_recorded` those of the variables themselves.
     """
 
-    def __init__(self, graphs: UnitGraphs, *, as_recorded: bool = False) -> None:
+    def __init__(
+        self, graphs: UnitGraphs, *, as_recorded: bool = False, apart: bool = False
+    ) -> None:
         self.graphs = graphs
         reading = graphs.reading
         values = graphs.shared if as_recorded else reading.values
         self.values = {name: values[name] for name in graphs.shared}
         self.start = reading.model.initial_point()
-        self.parts = [graphs.prior, *graphs.rows]
+        self.parts = [graphs.prior, *(rows if apart else rows.merged for rows in graphs.rows)]
         self._compiled = [_PartFunctions(part, graphs, self.values) for part in self.parts]
         ends = np.cumsum([int(np.prod(v.type.shape, dtype=int)) for v in self.values.values()])
         self._slices = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
@@ -77,8 +81,9 @@ class UnitFunctions:
     @property
     def n_rows(self) -> np.ndarray:
         """Rows of each unit, of all terms."""
-        counts = [np.bincount(d.unit, minlength=len(self.levels)) for d in self.data[1:]]
-        return np.sum(counts, axis=0)
+        units = len(self.levels)
+        counts = [np.bincount(d.unit, weights=d.times, minlength=units) for d in self.data[1:]]
+        return np.sum(counts, axis=0).astype(int)
 
     def ravel(self, point: dict[str, np.ndarray]) -> np.ndarray:
         """Return shared values as a vector."""
@@ -117,7 +122,7 @@ class UnitFunctions:
         values, total, rows = self.split(theta), np.zeros(len(self.levels)), np.zeros(0)
         for k, (compiled, data) in enumerate(zip(self._compiled, self.data, strict=True)):
             [found] = compiled.log_density(*values, *data.columns, *self._local(compiled, data, u))
-            total = total + _sums(found, data.unit, len(self.levels))
+            total = total + _sums(found, data, len(self.levels))
             if k == part:
                 rows = np.broadcast_to(found, data.unit.shape)
         return total, rows
@@ -134,23 +139,23 @@ class UnitFunctions:
         )
         for compiled, data in zip(self._compiled, self.data, strict=True):
             found = compiled.derivatives(*values, *data.columns, *self._local(compiled, data, u))
-            value += _sums(found[0], data.unit, units)
+            value += _sums(found[0], data, units)
             if not compiled.elements:
                 continue
             g, h = found[1:]
             for a, i in enumerate(compiled.elements):
-                slope[:, i] += _sums(g[:, a], data.unit, units)
+                slope[:, i] += _sums(g[:, a], data, units)
                 for b, j in enumerate(compiled.elements):
-                    curvature[:, i, j] += _sums(h[:, a, b], data.unit, units)
+                    curvature[:, i, j] += _sums(h[:, a, b], data, units)
         return value, slope, curvature
 
     def slope(self, theta: np.ndarray, u: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return the gradient in theta of the sum of units' log densities times weights."""
         values, total = self.split(theta), np.zeros(self.size)
         for compiled, data in zip(self._compiled, self.data, strict=True):
-            found = compiled.slope(
-                weights[data.unit], *values, *data.columns, *self._local(compiled, data, u)
-            )
+            each = weights[data.unit] * data.times
+            local = self._local(compiled, data, u)
+            found = compiled.slope(each, *values, *data.columns, *local)
             total += np.concatenate([*map(np.ravel, found), np.zeros(0)])
         return total
 
@@ -254,7 +259,7 @@ def _part(part: RowGraph, position: np.ndarray) -> Part:
     rows = np.flatnonzero(unit >= 0)
     rows = rows[np.argsort(unit[rows], kind="stable")]
     columns = [np.take(c.array, rows, axis=c.axis) for c in part.columns.values()]
-    return Part(columns, unit[rows], rows)
+    return Part(columns, unit[rows], rows, part.times[rows])
 
 
 def _among(part: RowGraph, data: Part, units: np.ndarray, n_units: int) -> Part:
@@ -266,9 +271,9 @@ def _among(part: RowGraph, data: Part, units: np.ndarray, n_units: int) -> Part:
         np.take(x, rows, axis=column.axis)
         for x, column in zip(data.columns, part.columns.values(), strict=True)
     ]
-    return Part(columns, np.repeat(np.arange(len(units)), own), data.rows[rows])
+    unit = np.repeat(np.arange(len(units)), own)
+    return Part(columns, unit, data.rows[rows], data.times[rows])
 
 
-def _sums(values: np.ndarray, unit: np.ndarray, units: int) -> np.ndarray:
-    values = np.broadcast_to(values, unit.shape)
-    return np.bincount(unit, weights=values, minlength=units)
+def _sums(values: np.ndarray, data: Part, units: int) -> np.ndarray:
+    return np.bincount(data.unit, weights=values * data.times, minlength=units)

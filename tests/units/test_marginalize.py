@@ -149,8 +149,8 @@ def test_an_integral_without_its_volume_or_weights_is_found_out(wrong, monkeypat
 
 
 def _without_volume(log_likelihood):
-    def wrong(marginal, parts, table, name):
-        return log_likelihood(marginal, parts, table, name) - marginal.modes.log_volume[table.units]
+    def wrong(marginal, table, name):
+        return log_likelihood(marginal, table, name) - marginal.modes.log_volume[table.units]
 
     return wrong
 

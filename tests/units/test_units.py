@@ -1,7 +1,6 @@
 """Local variables are found, in any spelling; integrals and modes are those of their units."""
 
 import logging
-from dataclasses import replace
 
 import numpy as np
 import pymc as pm
@@ -13,7 +12,7 @@ import pymc_subsample as pms
 from pymc_subsample.units.choosing import chosen
 from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.graphs import unit_graphs
-from pymc_subsample.units.layout import counted, places, tables
+from pymc_subsample.units.layout import places, tables
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reading import read, standardised
@@ -206,26 +205,34 @@ def test_tables_hold_each_row_once(alike):
     """Or rows of a unit that are alike once, as many times as there are of them."""
     sizes = [1, 3, 300, 1, 2, 40, 41, 300, 7]
     functions = functions_of(hostile(sizes, 1.0), ["z"])
-    if not alike:
-        number = np.arange(sum(sizes)) / 7.0
-        first, rows = functions.data
-        functions.data = [first, replace(rows, columns=[number + 0 * x for x in rows.columns])]
-    parts = counted(functions)
-    rows, seen = parts[1].rows, []
-    for table in tables(parts, len(sizes)):
-        at, counts = places(parts[1], table.units, table.lengths[0])
+    apart = UnitFunctions(functions.graphs, apart=True)
+    rows, seen = (functions if alike else apart).data[1], []
+    for table in tables(functions if alike else apart):
+        at, counts = places(rows, table.units, table.lengths[0])
         assert counts.sum(axis=1).tolist() == [sizes[unit] for unit in table.units]
         assert np.all(rows.unit[at] == table.units[:, None])
         seen += at[counts > 0].tolist()
     assert sorted(seen) == list(range(len(rows.unit)))
+    every = apart.data[1]
+    assert len(every.unit) == sum(sizes)
+    pairs = np.column_stack([every.unit, *every.columns])
+    unique, times = np.unique(pairs, axis=0, return_counts=True)
     if alike:
-        [y], [before] = rows.columns, functions.data[1].columns
-        pairs = np.column_stack([functions.data[1].unit, before])
-        unique, times = np.unique(pairs, axis=0, return_counts=True)
-        found = np.column_stack([rows.unit, y, parts[1].times])
+        found = np.column_stack([rows.unit, *rows.columns, rows.times])
         assert {tuple(x) for x in found} == {(*x, n) for x, n in zip(unique, times, strict=True)}
-    else:
-        assert len(rows.unit) == sum(sizes)
+        assert len(unique) == len(rows.unit) < sum(sizes) / 10
+
+
+def test_rows_that_are_alike_count_as_often_as_they_occur():
+    """Log densities of units, their derivatives and slopes are those of all rows."""
+    functions = functions_of(hostile([3, 300, 41], 1.0), ["z"])
+    apart = UnitFunctions(functions.graphs, apart=True)
+    theta, u = np.full(functions.size, 0.3), np.array([[0.2], [-1.0], [0.5]])
+    for a, b in zip(functions.derivatives(theta, u), apart.derivatives(theta, u), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    slopes = [f.slope(theta, u, np.array([1.0, 2.0, -0.5])) for f in (functions, apart)]
+    np.testing.assert_allclose(*slopes, rtol=1e-12)
+    assert functions.n_rows.tolist() == apart.n_rows.tolist() == [3, 300, 41]
 
 
 def test_what_is_integrated_out_is_said(caplog):

@@ -11,6 +11,7 @@ out (Vehtari, Mononen, Tolvanen, Sivula and Winther, 2016, section 4).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,10 @@ from pymc_subsample.results.loo.elpd_data import labels
 from pymc_subsample.results.loo.estimate import LeftOut, relative_efficiency
 from pymc_subsample.results.loo.expanded import Approximation
 from pymc_subsample.units.accuracy import Marginal
-from pymc_subsample.units.quadrature import nodes
+from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.reference import log_posterior
 from pymc_subsample.units.run_marginal import refuse_moved, without_units
+from pymc_subsample.units.unit_densities import UnitFunctions
 
 _SAID = "pms.loo"
 # Draws that tell of all rows, by mean and variance, which matter most. A choice: passes over all
@@ -74,7 +76,7 @@ class UnitsLeftOut(LeftOut):
         self.draws = len(thetas)
         self.elpd, self.p, self.k = np.full((3, self.n), np.nan)
         times = _FINER * marginal.integral.per_dimension
-        self._nodes, self._log_weights = nodes(functions.graphs.size, times)
+        self._nodes, self._log_weights = nodes_of(functions.graphs, times)
         self._most = max(1, int(_TOGETHER / (len(self._nodes) * functions.n_rows.mean())))
 
     def known(self) -> Approximation:
@@ -136,6 +138,8 @@ def of_units(
 ) -> tuple[UnitsLeftOut, Approximation, tuple[str, np.ndarray | None]]:
     """Return rows of a run that integrated local variables out, and what is known of them."""
     marginal, integrals = without_units(model, integrated)
+    graphs = integrals.functions.graphs
+    integrals = replace(integrals, functions=UnitFunctions(graphs, apart=True))
     require_free_variables(posterior, marginal, _SAID)
     refuse_moved(integrals, model, posterior, _SAID)
     term = _term_of(integrals, names)
@@ -148,7 +152,6 @@ def of_units(
     refuse_others(marginal, vector, _drift(integrals, thetas))
     reff = relative_efficiency(own) if reff is None else reff
     left = UnitsLeftOut(integrals, term, thetas, reff, leaving)
-    graphs = functions.graphs
     observed = graphs.reading.terms[list(graphs.grouping.index)[term - 1]].name
     return left, left.known(), labels(model, observed, groups, leaving)
 
