@@ -152,8 +152,10 @@ def _at(
     """Return what nodes add to the likelihood of units, as logarithms (units, nodes)."""
     graphs, total = marginal.functions.graphs, log_weights
     for rows in parts:
-        repeated = 1 if broadcasts(rows.part.output, list(rows.part.local)) else rows.length
-        found = rows.summed(rows.part.output, _local(graphs, rows.part, u, repeated))
+        part = rows.part
+        alike = broadcasts(part.output, list(part.local), list(part.columns))
+        local = _local(graphs, part, u, 1 if alike else rows.length)
+        found = rows.summed(part.output, local)
         if graphs.states is not None:
             found = _of_a_state(found, graphs)
         total = total + found

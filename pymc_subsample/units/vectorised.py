@@ -16,16 +16,17 @@ from pymc_subsample.graph.nodes import index_entries
 _FRONT = 2
 
 
-def broadcasts(output: Variable, local: Sequence[Variable]) -> bool:
+def broadcasts(output: Variable, local: Sequence[Variable], columns: Sequence[Variable]) -> bool:
     """Whether what is the same in all rows of a unit may have one of them, in all of a graph.
 
     Such an index may have one where it picks from what is not of the unit.
     """
-    own = depends_on([output], list(local))
+    own, rows = depends_on([output], list(local)), depends_on([output], [*local, *columns])
     return all(
         isinstance(node.op, Elemwise | DimShuffle)
         or (isinstance(node.op, AdvancedSubtensor) and node.inputs[0] not in own)
         for node in toposort([output])
+        if node.outputs[0] in rows
     )
 
 
