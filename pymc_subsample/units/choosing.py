@@ -8,7 +8,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_subsample.model import TallModelError
 from pymc_subsample.units.discovery import Grouping, find_groupings, pays
-from pymc_subsample.units.reading import Reading
+from pymc_subsample.units.reading import Reading, read
 from pymc_subsample.validation import name_list
 
 
@@ -114,6 +114,18 @@ def may_pay(model: pm.Model) -> bool:
     shapes = model.eval_rv_shapes() if any(None in v.type.shape for v in long) else {}
     lengths = [max(shapes.get(v.name, v.type.shape), default=1) for v in long]
     return pays(int(max(lengths)), max(1.0, rows / max(lengths)))
+
+
+def sums_over_all(model: pm.Model) -> bool:
+    """Whether a step sums over all discrete variables of a model, if it has some."""
+    names = {model.values_to_rvs[v].name for v in model.discrete_value_vars}
+    if not names or not may_pay(model):
+        return not names
+    try:
+        groupings, _ = find_groupings(read(model))
+    except TallModelError:
+        return False
+    return any(names <= set(grouping.names) for grouping in groupings)
 
 
 def _observed(model: pm.Model) -> list[Variable]:

@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 
 import pymc_subsample as pms
 from pymc_subsample.model import TallModelError
+from pymc_subsample.units.choosing import sums_over_all
 
 ordered = pm.distributions.transforms.ordered
 
@@ -217,3 +218,55 @@ def test_what_is_not_summed_over_is_refused_by_name(make, said):
     for call in (pms.marginalize, pms.HMCECS):
         with pytest.raises(TallModelError, match=said):
             call(model=make())
+
+
+@pytest.mark.slow
+def test_what_follows_a_run_knows_states():
+    """An audit passes; leaving out units is importance sampling by hand; predictions are means."""
+    model = latent_classes(600, 4)
+    with model:
+        idata = pm.sample(
+            1_000, tune=500, chains=2, cores=1, step=pms.HMCECS(), random_seed=1, **QUIET
+        )
+        assert pms.audit(idata).status == "pass"
+        left_out = pms.loo(idata, groups=np.repeat(np.arange(600), 4))
+        means = pms.predict(idata, "y", draws=200)["mean"].values.reshape(600, 4)
+    draws = idata["posterior"].to_dataset().stack(all=("chain", "draw"))
+    y = model.rvs_to_values[model["y"]].data.reshape(600, 4)
+    each = stats.norm.logpdf(y[..., None, None], draws["mu"].values, draws["sigma"].values).sum(1)
+    unit = logsumexp(np.log(draws["w"].values) + each, axis=1)
+    expected = np.sum(np.log(unit.shape[1]) - logsumexp(-unit, axis=1))
+    assert left_out.elpd == pytest.approx(expected, abs=0.1)  # of an elpd with an error of 30
+    kinds = draws["kind"].values
+    by_hand = np.take_along_axis(draws["mu"].values, kinds, axis=0).mean(axis=1)
+    # Predictions are from 200 draws, of a mean that differs by five between classes.
+    assert np.all(abs(means.T - by_hand) < 5 * 2.5 / np.sqrt(200))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [pms.MinibatchBarkerMH, pms.SGHMC, pms.ScalableMH])
+def test_other_steps_sum_over_states(make):
+    model = latent_classes(600, 4)
+    with model:
+        idata = pm.sample(1_500, tune=1_000, chains=2, cores=1, step=make(), random_seed=3, **QUIET)
+        full = pm.sample(1_500, tune=1_000, chains=2, cores=1, step=pms.HMCECS(),
+                         random_seed=4, **QUIET)  # fmt: skip
+    assert pms.report(idata).status in ("pass", "warn")
+    for name in ("w", "mu", "sigma"):
+        ours, theirs = (d["posterior"][name].values.reshape(2, 1_500, -1) for d in (idata, full))
+        for k in range(theirs.shape[2]):
+            both = [array_stats.ess(x[..., k]) for x in (ours, theirs)]
+            sd = theirs[..., k].std()
+            error = sd * np.sqrt(1 / both[0] + 1 / both[1])
+            # Stochastic gradients are off by up to a tenth of a standard deviation if they pass.
+            assert abs(ours[..., k].mean() - theirs[..., k].mean()) < 5 * error + 0.1 * sd
+
+
+@pytest.mark.costly
+def test_advice_on_discrete_variables_is_by_what_a_step_sums_over():
+    assert sums_over_all(latent_classes(5, 2))
+    assert not sums_over_all(with_counts())
+    with latent_classes(5, 2) as model:
+        shared = pm.Bernoulli("shared", 0.5)
+        pm.Normal("other", shared, 1.0, observed=np.zeros(10))
+    assert not sums_over_all(model)

@@ -159,7 +159,7 @@ def advise(
     if alone := own_steps(model):
         reason = f"{said(alone)}, on all rows. HMCECS beside it takes the others (vars=)."
         advice = on_all_rows(empty, reason, ("pm.sample", "pm.sample()"))
-    elif model.discrete_value_vars:
+    elif trials.discrete:
         advice = _discrete(model, trials, empty)
     else:
         few = None if chosen is not None else _of_few(model, terms, data, empty)
@@ -177,8 +177,8 @@ def _discrete(model: pm.Model, trials: Trials, empty: Advice) -> Advice:
     if not all(map(variables.is_binary, rvs)):
         names = ", ".join(repr(model.values_to_rvs[v].name) for v in model.discrete_value_vars)
         reason = (
-            f"{names} is discrete, and not all variables are binary: HMCECS needs continuous ones, "
-            "AusterityGibbs binary ones. If you can, marginalise what is discrete."
+            f"{names} is discrete, and not all variables are binary: HMCECS takes continuous ones, "
+            "and sums over discrete ones of a row or a level, AusterityGibbs takes binary ones."
         )
         return on_all_rows(empty, reason, ("pm.sample", "pm.sample()"))
     return trials.binary()

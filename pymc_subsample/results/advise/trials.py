@@ -27,6 +27,7 @@ from pymc_subsample.results.advise.pilot import CUT, Gradients, NutsTrial, Pilot
 from pymc_subsample.results.advise.result import EXACT, Advice, Option
 from pymc_subsample.samplers.registry import ADVISED, step_of
 from pymc_subsample.samplers.scalable.sampler import CROWD
+from pymc_subsample.units.choosing import sums_over_all
 
 # Tried unless others are named: the one whose set-up is the shorter before the other.
 _FIRST = [name for name, advised in ADVISED.items() if advised.unasked]
@@ -54,6 +55,7 @@ class Trials:
     ) -> None:
         self.model, self.given, self.empty = model, given, empty
         self.seconds, self.seed = seconds, seed
+        self.discrete = not sums_over_all(model)
         self.found: list[Advice] = []
         self.others: dict[str, Option] = {}
         self._refusals: dict[str, Exception] = {}
@@ -214,7 +216,7 @@ class Trials:
     def _with_options(self, advice: Advice) -> Advice:
         """Add a line for every sampler."""
         known = {found.tried: _option(found) for found in self.found} | self.others
-        for name in ADVISED if not self.model.discrete_value_vars else ():
+        for name in ADVISED if not self.discrete else ():
             known.setdefault(name, Option(name, name in EXACT, "untried"))
         first = self.found[0] if self.found else advice
         full = Option(
