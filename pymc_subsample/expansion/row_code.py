@@ -45,7 +45,7 @@ _ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
 
 
 # Names, lines before all rows and for one, and what identifies them for the disk cache.
-type Part = tuple[dict[str, object], list[str], list[str], str | None]
+type CodePart = tuple[dict[str, object], list[str], list[str], str | None]
 
 
 class RowCode:
@@ -210,7 +210,7 @@ class RowCode:
             one._derivatives = {0: {(): one.loglik}}
         return self._of_kinds[kind]
 
-    def _row(self, outputs: list[Variable], results: Sequence[str], kind: int) -> Part:
+    def _row(self, outputs: list[Variable], results: Sequence[str], kind: int) -> CodePart:
         """Return the code for rows of one kind.
 
         A row of few elements is straight code; where it has many, they run in loops.
@@ -246,7 +246,7 @@ class RowCode:
         places += [Place(f"x{e}", None) for e in range(self.n_varying, self.n_predictors)]
         return places + [Place("rows[{}, i]", np.array([p])) for p in self.data]
 
-    def _by_direction(self, start: int, kind: int) -> list[Part]:
+    def _by_direction(self, start: int, kind: int) -> list[CodePart]:
         """Return what `_row` does, of second derivatives as results `start`, `start` + 1, ...
 
         A loop over predictors computes them. None if the row takes no loops, or has no such.
@@ -274,7 +274,7 @@ class RowCode:
         results: Sequence[str],
         kind: int,
         slopes: Sequence[str] = (),
-    ) -> Part:
+    ) -> CodePart:
         """Return what `_row` does, of loops: a function over all rows of one kind.
 
         On its own it takes numba less time: that grows with the square of a function's length.

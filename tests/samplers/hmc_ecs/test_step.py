@@ -598,15 +598,15 @@ def test_discrete_variables_are_refused_by_name():
         pms.HMCECS([k], model=model)
 
 
-def test_discrete_variables_of_each_row_are_refused_as_such():
+def test_discrete_variables_of_each_row_are_refused_where_they_are_not_summed_over():
     with pm.Model() as model:
         a = pm.Normal("a", shape=2)
         z = pm.Bernoulli("z", 0.5, shape=50)
         pm.Normal("y", a[z], 1, observed=np.arange(50.0))
-    for given in None, [z], [a]:
+    for given in ({"vars": [z]}, {"vars": [a]}, {"integrate": False}):
         with pytest.raises(pms.TallModelError, match=r"'z' .* has one element per row") as error:
-            pms.HMCECS(given, model=model)
-        assert "another step" not in str(error.value)
+            pms.HMCECS(model=model, **given)
+        assert 'integrate="auto"' in str(error.value)
 
 
 BAD = [
