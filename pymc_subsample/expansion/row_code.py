@@ -160,7 +160,7 @@ class RowCode:
         Where rows are of several kinds, each has a function of its own. With `bends`, second
         derivatives follow the first, which are among the outputs.
         """
-        first = 1 + self.n_predictors if bends else 0  # What stands before second derivatives.
+        place = 1 + self.n_predictors if bends else 0  # What stands before second derivatives.
         pairs = self.n_predictors * (self.n_predictors + 1) // 2
         names: dict[str, object] = {}
         before: list[str] = []
@@ -170,15 +170,15 @@ class RowCode:
             rows, parts = self.of_kind(kind), []
             graphs = outputs(rows)
             if bends:
-                parts = rows._by_direction(first, kind)
-                graphs[first:first] = [] if parts else rows.curvature()
+                parts = rows._by_direction(place, kind)
+                graphs[place:place] = [] if parts else rows.curvature()
             left_out = pairs if parts else 0
-            results = [f"y{k + left_out * (k >= first)}" for k in range(len(graphs))]
+            results = [f"y{k + left_out * (k >= place)}" for k in range(len(graphs))]
             try:
                 parts = [rows._row(graphs, results, kind), *parts]
             except NoForm:
                 graphs = outputs(self)
-                graphs[first:first] = self.curvature() if bends else []
+                graphs[place:place] = self.curvature() if bends else []
                 return self._vectorised(graphs, ", ".join(f"y{k}" for k in range(len(graphs))))
             calls.append([])
             for made, first, lines, found in parts:
