@@ -156,6 +156,8 @@ def attempt(target: str, sampler: str, setting: str) -> Trial:
     chosen, start = TARGETS[target], perf_counter()
     reference = truth(target)
     model = chosen.model()
+    judged = {name.split("[")[0] for name in reference.moments.names}
+    names = [rv.name for rv in model.free_RVs if rv.name in judged]
     arguments = settings(sampler, reference)[setting] if setting else {}
     sizes = {"draws": DRAWS, "tune": TUNE} | {
         k: arguments.pop(k) for k in ("draws", "tune") if k in arguments
@@ -167,12 +169,12 @@ def attempt(target: str, sampler: str, setting: str) -> Trial:
         with quiet():
             arguments = _in_units(sampler, model, arguments)
             step = SAMPLERS[sampler](model=model, **arguments)
+            # Draws of effects, which are exact given the others, would take most of the time.
+            stored = {"var_names": names} if family == UNITS else {}
             idata = pm.sample(
-                **sizes, chains=FEWER.get(sampler, CHAINS), cores=1, step=step, model=model,
+                **sizes, **stored, chains=FEWER.get(sampler, CHAINS), cores=1, step=step, model=model,
                 random_seed=SEED, progressbar=False, compute_convergence_checks=False,
             )  # fmt: skip
-            judged = {name.split("[")[0] for name in reference.moments.names}
-            names = [rv.name for rv in model.free_RVs if rv.name in judged]
             run = moments(idata["posterior"].to_dataset(), names)
             *sizes_of_errors, wrong = errors(run, reference.moments)
             status, why = verdict(idata)
