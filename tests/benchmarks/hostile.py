@@ -172,8 +172,9 @@ def attempt(target: str, sampler: str, setting: str) -> Trial:
             # Draws of effects, which are exact given the others, would take most of the time.
             stored = {"var_names": names} if family == UNITS else {}
             idata = pm.sample(
-                **sizes, **stored, chains=FEWER.get(sampler, CHAINS), cores=1, step=step, model=model,
-                random_seed=SEED, progressbar=False, compute_convergence_checks=False,
+                **sizes, **stored, chains=FEWER.get(sampler, CHAINS), cores=1, step=step,
+                model=model, random_seed=SEED, progressbar=False,
+                compute_convergence_checks=False,
             )  # fmt: skip
             run = moments(idata["posterior"].to_dataset(), names)
             *sizes_of_errors, wrong = errors(run, reference.moments)
