@@ -29,6 +29,8 @@ def models(bank, rows):
     """Functions that make the models of a bank, by name."""
     import _bank
     import _hostile
+    import _hostile_rows  # whose models join the others
+    import _hostile_units
     import _series
     import _written
     import models as small
@@ -45,6 +47,9 @@ def models(bank, rows):
             }
         case "bank":
             return {name: lambda p=p: p.model(p.rows()) for name, p in _bank.PROBLEMS.items()}
+    assert {_hostile_rows.FAMILY, _hostile_units.FAMILY} <= {
+        t.family for t in _hostile.TARGETS.values()
+    }
     return {name: t.model for name, t in _hostile.TARGETS.items() if not t.binary}
 
 
