@@ -1,6 +1,7 @@
 """Steps that are tried one after the other, while that costs little beside the run it is for."""
 
 from dataclasses import replace
+from functools import cached_property
 from time import thread_time
 from typing import Any
 
@@ -55,7 +56,6 @@ class Trials:
     ) -> None:
         self.model, self.given, self.empty = model, given, empty
         self.seconds, self.seed = seconds, seed
-        self.discrete = not sums_over_all(model)
         self.found: list[Advice] = []
         self.others: dict[str, Option] = {}
         self._refusals: dict[str, Exception] = {}
@@ -63,6 +63,11 @@ class Trials:
         self._first: ChainStep | None = None
         self._setup = 0.0
         self._full: AllRows | None = None
+
+    @cached_property
+    def discrete(self) -> bool:
+        """Whether a variable is discrete, and of those that no step sums over."""
+        return not sums_over_all(self.model)
 
     def advice(self, chosen: list[str] | None) -> Advice:
         """Try some steps, or those that it takes, and choose."""
