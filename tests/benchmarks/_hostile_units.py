@@ -3,6 +3,8 @@
 Truths sum over each unit's effect by a fine mesh, on counts: no nodes that follow a mode.
 """
 
+from functools import partial
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -41,24 +43,19 @@ def counts_of(unit, y):
     return kinds[:, :1], kinds[:, 1:], times
 
 
-def binary(unit, y):
-    n, ones, times = counts_of(unit, y)
-
-    def terms(z, mu, tau):
-        eta = mu + tau * z
-        return ones * eta - n * pt.softplus(eta), times
-
-    return terms
-
-
-def poisson(unit, y):
+def of_counts(unit, y, cumulant):
+    """Terms of rows that are binary (softplus), or Poisson (exp), up to a constant."""
     n, total, times = counts_of(unit, y)
 
     def terms(z, mu, tau):
         eta = mu + tau * z
-        return total * eta - n * pt.exp(eta), times
+        return total * eta - n * cumulant(eta), times
 
     return terms
+
+
+binary = partial(of_counts, cumulant=pt.softplus)
+poisson = partial(of_counts, cumulant=pt.exp)
 
 
 def logistic_panel(seed, unit, mu, tau):
