@@ -26,7 +26,7 @@ def full_data_model(model: pm.Model) -> pm.Model:
     """Return the model behind `pm.Minibatch`.
 
     Scaling by `total_size` stays: it is one where the full data have that many rows, and PyMC's
-    weight of a row elsewhere. Initial values are left out, since PyMC cannot carry them over.
+    weight of a row elsewhere.
     """
     graphs = [*model.basic_RVs, *model.potentials, *model.deterministics]
     graphs += [model.rvs_to_values[rv] for rv in model.observed_RVs]
@@ -43,7 +43,7 @@ def full_data_model(model: pm.Model) -> pm.Model:
         return None
 
     old, _ = graph_of(model)
-    return model_of(rebuild(old.outputs, {}, hook), old)
+    return model_of(rebuild(old.outputs, {}, hook), old, model)
 
 
 def refuse_missing(model: pm.Model) -> None:

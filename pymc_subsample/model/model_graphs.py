@@ -9,10 +9,7 @@ from pytensor.graph.fg import FunctionGraph
 
 
 def graph_of(model: pm.Model) -> tuple[FunctionGraph, dict[Variable, Variable]]:
-    """Return a model's graph, and what is there in the place of its variables.
-
-    Initial values are left out, since PyMC cannot carry them over.
-    """
+    """Return a model's graph, without initial values, and what is there for its variables."""
     given = dict(model.rvs_to_initial_values)
     try:
         model.rvs_to_initial_values.update(dict.fromkeys(given))
@@ -21,8 +18,15 @@ def graph_of(model: pm.Model) -> tuple[FunctionGraph, dict[Variable, Variable]]:
         model.rvs_to_initial_values.update(given)
 
 
-def model_of(outputs: Sequence[Variable], graph: FunctionGraph) -> pm.Model:
-    """Return a model of outputs of a graph, which may have been rebuilt, with its coordinates."""
-    new = FunctionGraph(outputs=list(outputs), clone=False)
-    new._coords, new._dim_lengths = graph._coords, graph._dim_lengths
-    return model_from_fgraph(new, mutate_fgraph=True)
+def model_of(outputs: Sequence[Variable], graph: FunctionGraph, model: pm.Model) -> pm.Model:
+    """Return a model of outputs of the graph of a model, which may have been rebuilt.
+
+    It has the coordinates and the initial values of that model, but for values that are graphs.
+    """
+    some = FunctionGraph(outputs=list(outputs), clone=False)
+    some._coords, some._dim_lengths = graph._coords, graph._dim_lengths
+    new = model_from_fgraph(some, mutate_fgraph=True)
+    for rv, value in model.rvs_to_initial_values.items():
+        if rv.name in new.named_vars and not isinstance(value, Variable):
+            new.rvs_to_initial_values[new[rv.name]] = value
+    return new

@@ -49,7 +49,7 @@ def sets_side_by_side(model: pm.Model, *, apart: bool = True) -> pm.Model:
         return model
     old, memo = graph_of(model)
     dropped = {memo[model[name]] for name in terms}
-    new = model_of([v for v in old.outputs if v not in dropped], old)
+    new = model_of([v for v in old.outputs if v not in dropped], old, model)
     known: dict[Variable, Variable] = {
         value: v.values if isinstance(v.type, XTensorType) else v
         for value, rv in zip(concrete.values, model.free_RVs, strict=True)

@@ -50,7 +50,7 @@ def without(reading: Reading, names: Sequence[str], functions: UnitFunctions) ->
     read = [v for v in model.named_vars.values() if memo[v] in kept and v not in model.data_vars]
     above = set(ancestors([*read, *(model.rvs_to_values.get(v, v) for v in read)]))
     unread = {memo[v] for v in model.data_vars if v not in above}
-    return model_of([v for v in kept if v not in unread], old)
+    return model_of([v for v in kept if v not in unread], old, model)
 
 
 def start_at(model: pm.Model, functions: UnitFunctions, theta: np.ndarray) -> None:
