@@ -1,6 +1,7 @@
 """PyMC's step methods of this package: one chain that runs any sampler."""
 
 import copyreg
+import inspect
 import pickle
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ import pymc as pm
 from pymc.blocking import PointType, StatsType
 from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import DataClassState, WithSamplingState
+from pytensor.graph.basic import Variable
 
 from pymc_subsample.chain import arguments, guards, integrating, notices, variables
 from pymc_subsample.chain.draw_buffer import Ahead
@@ -23,6 +25,11 @@ from pymc_subsample.chain.method import Method
 from pymc_subsample.chain.model_compilation import CONNECTED, Form, connect
 from pymc_subsample.chain.multimodality import number_of_chain
 from pymc_subsample.chain.notices import Unsaid
+from pymc_subsample.chain.pm_sample import (
+    calling_sample,
+    is_asked_by_pymc,
+    refuse_settings_of_nuts,
+)
 from pymc_subsample.chain.points import ThetaLayout
 from pymc_subsample.chain.sampler import Sampler, Statistics
 from pymc_subsample.chain.setup import Preparation
@@ -43,7 +50,16 @@ _PROTOCOL = 4  # Of pickle, the first for objects of any size.
 _OWN = ("seen", "thread", "left", "ahead")
 
 
-class ChainStep(BlockedStep):
+class _Class(type(BlockedStep)):  # type: ignore[misc]
+    """Of step methods: says, where `pm.sample` refuses the class, what to write in its place."""
+
+    def __format__(cls, spec: str) -> str:
+        if calling_sample() is None:
+            return super().__format__(spec)
+        return f"{cls.__name__}, a class: write step=pms.{cls.__name__}(), with parentheses"
+
+
+class ChainStep(BlockedStep, metaclass=_Class):
     """A step method that runs a sampler of a model whose rows are subsampled.
 
     Its subclasses say which one: they name a record and a method, and take its arguments.
@@ -121,7 +137,7 @@ class ChainStep(BlockedStep):
         given = [*args, kwargs.get("vars")][0]
         if isinstance(given, pm.Model):
             raise TypeError(f"vars is a pymc.Model: give it by name, {cls.__name__}(model=...).")
-        model = arguments.model_in_context(kwargs.get("model"), f"create {cls.__name__}")
+        model = arguments.model_of_step(kwargs.get("model"), cls.__name__)
         if given is not None:
             variables.chosen_vars(given, model)
         arguments.blocked(kwargs.get("blocked", True), cls.__name__)
@@ -145,6 +161,18 @@ class ChainStep(BlockedStep):
         complete(cls, shares)
         copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))
         cloudpickle.Pickler.dispatch_table[cls] = methodcaller("__reduce_ex__", _PROTOCOL)
+
+    @property
+    def vars(self) -> list[Variable]:
+        """Value variables that the step samples, which PyMC asks for before all else in a run."""
+        if is_asked_by_pymc():
+            name, known = type(self).__name__, inspect.signature(type(self)).parameters
+            refuse_settings_of_nuts(name, f"pms.{name}", known, self._vars)
+        return self._vars
+
+    @vars.setter
+    def vars(self, chosen: list[Variable]) -> None:
+        self._vars = chosen
 
     @property
     def names(self) -> list[str]:

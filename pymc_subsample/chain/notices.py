@@ -12,7 +12,6 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 
 from pymc_subsample.chain.integrating import say_costs
 from pymc_subsample.chain.memory import hint_for_bambi, refuse_beyond_memory, warn_of_rows
-from pymc_subsample.chain.pm_sample import refuse_init
 from pymc_subsample.validation import warn
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ def announce(step: "ChainStep") -> None:
     begin_run()
     if step.unsaid is not None:
         step.unsaid.say()
-    refuse_init(type(step).__name__)
     units = step.units
     refuse_beyond_memory(step.model, () if units is None else units.names)
     warn_of_rows(step.model, step.tall, () if units is None else units.lengths)

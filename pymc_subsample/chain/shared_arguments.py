@@ -142,7 +142,7 @@ def read_arguments(
     step.made_by = arguments.passes(passes)
     step.rng = arguments.generator(rng)
     step.row_rng = step.rng.spawn(1)[0]
-    model = arguments.model_in_context(model, f"create {type(step).__name__}")
+    model = arguments.model_of_step(model, type(step).__name__)
     binary = step.method.binary
     with doing("integrating local variables out"):
         step.units = integrating.integrated(

@@ -1,0 +1,140 @@
+"""A `with` block in which `pm.sample` takes our step by itself, for clients that call it."""
+
+import inspect
+import logging
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import pymc as pm
+from pymc.blocking import PointType, StatsType
+from pymc.step_methods import STEP_METHODS
+from pymc.step_methods.compound import BlockedStep, Competence
+from pytensor.graph.basic import Variable
+
+from pymc_subsample.chain.pm_sample import assigning, refuse_settings_of_nuts
+from pymc_subsample.choice.auto import auto
+from pymc_subsample.model.own_steps import own_steps
+from pymc_subsample.units.choosing import sums_over_all
+
+_log = logging.getLogger("pymc.subsample")
+
+
+class _Block:
+    """A block: its arguments of `auto`, and the step of the run that PyMC assigns steps of."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self.arguments = arguments
+        self._assigning: Any = None  # PyMC's list of methods, a new one for each run.
+        self.step: BlockedStep | None = None
+        self._error: Exception | None = None
+
+    def takes(self, rv: Variable, assigned: Mapping[str, Any]) -> bool:
+        """Whether the block's step samples a variable; the first of a run has the step made."""
+        if self._assigning is not assigned["methods_list"]:
+            self._assigning, self.step, self._error = assigned["methods_list"], None, None
+            try:
+                self.step = self._made(assigned["model"], assigned["assigned_vars"])
+            except Exception as error:
+                self._error = error
+        if self._error is not None:  # of each variable: PyMC asks again where this is a TypeError
+            raise self._error
+        return self.step is not None and assigned["model"].rvs_to_values[rv] in self.step.vars
+
+    def _made(self, model: pm.Model, others: Collection[Variable]) -> BlockedStep | None:
+        vars = _samplable(model, others)
+        if not vars:
+            _log.info("subsampling: no variable of this model is left to sample: PyMC samples it")
+            return None
+        parameters = inspect.signature(auto).parameters
+        refuse_settings_of_nuts("pms.auto", "pms.subsampling", parameters, vars)
+        whole = len(vars) == len(model.value_vars)
+        step = auto(None if whole else vars, model=model, **self.arguments)
+        # PyMC's own NUTS is best set up by PyMC.
+        return None if isinstance(step, pm.NUTS) else step
+
+
+def _samplable(model: pm.Model, others: Collection[Variable]) -> list[Variable]:
+    """Return the value variables that a step may take, given those that others have."""
+    alone = own_steps(model)
+    left = [v for v in model.value_vars if model.values_to_rvs[v].name not in alone]
+    left = [v for v in left if v not in others]
+    if len(left) == len(model.value_vars) and model.continuous_value_vars and sums_over_all(model):
+        return left
+    return [v for v in left if v in model.continuous_value_vars]
+
+
+# Of this thread, or task: the block that it is in, if any.
+_block: ContextVar[_Block | None] = ContextVar("subsampling", default=None)
+
+
+class Subsampling(BlockedStep):
+    """What PyMC's registry holds in the place of a step, which depends on the model."""
+
+    name = "subsampling"
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return the step that was made when PyMC asked for competence."""
+        block = _block.get()
+        assert block is not None
+        step, block.step = block.step, None
+        return step
+
+    def step(self, point: PointType) -> tuple[PointType, StatsType]:
+        """Do nothing: there are no instances."""
+        raise AssertionError
+
+    @staticmethod
+    def competence(rv: Variable, has_grad: bool = True) -> Competence:
+        """Ideal for what the step of this thread's block takes."""
+        block, assigned = _block.get(), assigning()
+        if block is None or assigned is None:
+            return Competence.INCOMPATIBLE
+        token = _block.set(None)  # what is made, or run, meanwhile is no business of the block
+        try:
+            taken = block.takes(rv, assigned)
+        finally:
+            _block.reset(token)
+        return Competence.IDEAL if taken else Competence.INCOMPATIBLE
+
+
+_lock, _inside = threading.Lock(), 0
+
+
+@contextmanager
+def _registered() -> Iterator[None]:
+    """Have PyMC know the entry while some thread is inside of a block."""
+    global _inside
+    with _lock:
+        _inside += 1
+        if _inside == 1:
+            STEP_METHODS.insert(0, Subsampling)
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                STEP_METHODS.remove(Subsampling)
+
+
+@contextmanager
+def subsampling(**arguments: Any) -> Iterator[None]:
+    """Sample with `auto` whatever `pm.sample` samples in a `with` block.
+
+    """
+    try:
+        given = inspect.signature(auto).bind(**arguments).arguments
+    except TypeError as error:
+        raise TypeError(f"subsampling: {error}.") from None
+    for name in ("vars", "model"):
+        if name in given:
+            raise TypeError(f"subsampling: {name}= is that of the pm.sample that runs in the block.")
+    with _registered():
+        token = _block.set(_Block(arguments))
+        try:
+            yield
+        finally:
+            _block.reset(token)
