@@ -25,6 +25,7 @@ from pymc_subsample.chain.method import Method
 from pymc_subsample.chain.model_compilation import CONNECTED, Form, connect
 from pymc_subsample.chain.multimodality import number_of_chain
 from pymc_subsample.chain.notices import Unsaid
+from pymc_subsample.chain.nuts_trial import OnAllRows
 from pymc_subsample.chain.pm_sample import (
     calling_sample,
     is_asked_by_pymc,
@@ -47,7 +48,7 @@ from pymc_subsample.units.sampled import Units
 
 _PROTOCOL = 4  # Of pickle, the first for objects of any size.
 # What belongs to a chain in this process.
-_OWN = ("seen", "thread", "left", "ahead")
+_OWN = ("seen", "thread", "left", "ahead", "full", "like")
 
 
 class _Class(type(BlockedStep)):  # type: ignore[misc]
@@ -89,6 +90,7 @@ class ChainStep(BlockedStep, metaclass=_Class):
     rng: np.random.Generator
     given_reference: Mapping[str, Any] | None
     earlier: Mapping[str, Any] | None
+    like: "ChainStep | None" = None  # Whose set-up is shared, until it has been.
     form: Form
     rows_of: dict[str, Any]
 
@@ -112,6 +114,7 @@ class ChainStep(BlockedStep, metaclass=_Class):
     control_variate_order: int | None
     prepared: Preparation | None = None  # None where there is no reference.
     seconds_to_reference = 0.0  # What the part of it took that steps of one model share.
+    full: OnAllRows | None = None  # NUTS on all rows, where it was projected.
     unsaid: Unsaid | None = None  # Said in a run, of a set-up that `advise` made.
 
     # Of a chain. Which of the modes that the set-up found it starts in, and where it began, once it

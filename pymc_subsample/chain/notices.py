@@ -66,35 +66,32 @@ def announce(step: "ChainStep") -> None:
     say_costs(step)
 
 
-class _Listener(logging.Handler):
+class _Kept(logging.Filter):
     """Keeps what one thread says, and not how long it takes, which another one says."""
 
     def __init__(self) -> None:
         super().__init__()
         self.thread, self.heard = threading.get_ident(), list[tuple[int, str]]()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self.thread:
-            self.heard.append((record.levelno, record.getMessage()))
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.thread != self.thread:
+            return True
+        self.heard.append((record.levelno, record.getMessage()))
+        return False
 
 
 @contextmanager
 def held_back() -> Iterator["Unsaid"]:
-    """Keep what a set-up logs, and warns of, for a run that comes later."""
-    listener, unsaid = _Listener(), Unsaid()
-    level, propagate = _log.level, _log.propagate
-    _log.propagate = False
-    _log.setLevel(logging.INFO)
-    _log.addHandler(listener)
+    """Keep what a set-up logs, and warns of, for later."""
+    kept, unsaid = _Kept(), Unsaid()
+    _log.addFilter(kept)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             yield unsaid
     finally:
-        _log.removeHandler(listener)
-        _log.setLevel(level)
-        _log.propagate = propagate
-    unsaid.logged = listener.heard
+        _log.removeFilter(kept)
+    unsaid.logged = kept.heard
     # PyTensor's remarks on how it was installed are for those who use it.
     said = [w for w in caught if w.category is UserWarning]
     unsaid.warned = [str(w.message) for w in said if "pytensor" not in Path(w.filename).parts]
@@ -106,6 +103,13 @@ class Unsaid:
     def __init__(self) -> None:
         self.logged: list[tuple[int, str]] = []
         self.warned: list[str] = []
+
+    def after(self, first: "Unsaid", sampler: str) -> "Unsaid":
+        """Add warnings of a set-up that was shared, but for those that are of its sampler."""
+        shared = [x for x in first.logged if x[0] >= logging.WARNING]
+        self.logged = [x for x in shared if not x[1].startswith(sampler)] + self.logged
+        self.warned = list(dict.fromkeys(first.warned + self.warned))
+        return self
 
     def say(self) -> None:
         """Say it, once, unless somebody wants no word at all."""

@@ -15,7 +15,7 @@ from pymc.step_methods.compound import BlockedStep, Competence
 from pytensor.graph.basic import Variable
 
 from pymc_subsample.chain.pm_sample import assigning, refuse_settings_of_nuts
-from pymc_subsample.choice.auto import auto
+from pymc_subsample.choice.auto import auto, subsampling_step
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.units.choosing import sums_over_all
 
@@ -51,9 +51,7 @@ class _Block:
         parameters = inspect.signature(auto).parameters
         refuse_settings_of_nuts("pms.auto", "pms.subsampling", parameters, vars)
         whole = len(vars) == len(model.value_vars)
-        step = auto(None if whole else vars, model=model, **self.arguments)
-        # PyMC's own NUTS is best set up by PyMC.
-        return None if isinstance(step, pm.NUTS) else step
+        return subsampling_step(None if whole else vars, model=model, **self.arguments)
 
 
 def _samplable(model: pm.Model, others: Collection[Variable]) -> list[Variable]:

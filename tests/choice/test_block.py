@@ -43,7 +43,7 @@ class Assigned:
 @pytest.fixture
 def quick(monkeypatch):
     """Have blocks make steps that can be assigned, and not run."""
-    monkeypatch.setattr(block, "auto", lambda vars=None, **given: Assigned(vars, **given))
+    monkeypatch.setattr(block, "subsampling_step", lambda vars=None, **given: Assigned(vars, **given))
 
 
 def assigned(model, step=None):
@@ -91,7 +91,7 @@ def test_an_error_of_the_set_up_is_raised_once_it_is_made(model, monkeypatch, er
         made.append(given)
         raise error("no such rows")
 
-    monkeypatch.setattr(block, "auto", broken)
+    monkeypatch.setattr(block, "subsampling_step", broken)
     with pytest.raises(error, match="no such rows"), pms.subsampling():
         assigned(model)
     assert len(made) == 1
@@ -242,7 +242,7 @@ FOR_NUTS = [
 
 @pytest.mark.parametrize(("given", "said"), FOR_NUTS)
 def test_what_is_for_nuts_is_refused_of_a_block_before_its_set_up(model, monkeypatch, given, said):
-    monkeypatch.setattr(block, "auto", Assigned)
+    monkeypatch.setattr(block, "subsampling_step", Assigned)
     monkeypatch.setattr(Assigned, "__init__", lambda self: pytest.fail("the set-up began"))
     with pytest.raises(ValueError, match=said.format(r"pms\.subsampling")), pms.subsampling():
         pm.sample(model=model, **SHORT, **given)

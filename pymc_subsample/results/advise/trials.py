@@ -13,6 +13,7 @@ from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import each
 from pymc_subsample.chain.notices import held_back
 from pymc_subsample.chain.nuts_instead import OutgrownError, nuts, pays
+from pymc_subsample.chain.nuts_trial import CUT, Gradients, on_all_rows
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModelError
@@ -24,7 +25,7 @@ from pymc_subsample.results.advise.decision import (
     on_all_rows,
     preferred,
 )
-from pymc_subsample.results.advise.pilot import CUT, Gradients, NutsTrial, Pilot, run_pilot
+from pymc_subsample.results.advise.pilot import Pilot, run_pilot
 from pymc_subsample.results.advise.result import EXACT, Advice, Option
 from pymc_subsample.samplers.registry import ADVISED, step_of
 from pymc_subsample.samplers.scalable.sampler import CROWD
@@ -45,7 +46,6 @@ _TRIED = 3.0
 # Gradients per draw of NUTS that are usual. A tree of depth four.
 USUAL = 15
 _DEAR = "its set-up would take too long beside the run"
-_UNTRIED = "no trial of it was possible, and it takes the gradients of the step that was tried"
 
 
 class Trials:
@@ -165,33 +165,19 @@ class Trials:
             rate = pilot.ess_per_draw / each
             return AllRows("pm.Metropolis", ("pm.sample", "pm.sample()"), rate, fixed)
         start = thread_time()
-        each = nuts_cost.seconds_per_full_gradient(
-            # A choice: a tenth of a second, `nuts_cost.TIMED_SECONDS`, or a fifth of what is left.
-            step.expansion,
-            step.prepared.reference,
-            min(0.1, 0.2 * spare),
-        )
-        trial = NutsTrial(step, self.seed)
+        full = on_all_rows(step)
         spare -= thread_time() - start
         wanted = self.empty.effective_draws
         seconds = setup + nuts_cost.DRAWS * pilot.seconds_per_draw
         seconds += wanted * pilot.seconds_per_draw / pilot.ess_per_draw
+        steps = pilot.gradients_per_draw if pilot.gradients_per_draw > 0 else float(USUAL)
+        own = Gradients(steps / pilot.ess_per_draw, steps)
         for more in (min(spare, self.seconds), 2 * self.seconds):
-            needed = trial.gradients(more)
-            if needed is None:
-                own = pilot.gradients_per_draw if pilot.gradients_per_draw > 0 else float(USUAL)
-                needed = Gradients(own / pilot.ess_per_draw, own, _UNTRIED)
-            gradient = each * nuts_cost.LEAST_SLOWER / nuts_cost.SLOWER if needed.bound else each
-            found = AllRows(
-                nuts()[0],
-                nuts(),
-                1 / (needed.per_effective_draw * gradient),
-                nuts_cost.COMPILE_SECONDS + nuts_cost.DRAWS * needed.per_tuning_draw * gradient,
-                needed.bound,
-            )
-            if needed.bound != CUT or pays(seconds, found.seconds(wanted), CUT):
+            found = full.projected(more, own)
+            if found.bound != CUT or pays(seconds, found.seconds(wanted), CUT):
                 break
-        return found
+        name, code = nuts()
+        return AllRows(name, (name, code), found.ess_per_second, found.fixed, found.bound)
 
     def binary(self) -> Advice:
         """Try Gibbs sampling of binary variables, on a growing batch and on all rows."""
