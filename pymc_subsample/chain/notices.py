@@ -104,10 +104,15 @@ class Unsaid:
         self.logged: list[tuple[int, str]] = []
         self.warned: list[str] = []
 
-    def after(self, first: "Unsaid", sampler: str) -> "Unsaid":
-        """Add warnings of a set-up that was shared, but for those that are of its sampler."""
-        shared = [x for x in first.logged if x[0] >= logging.WARNING]
-        self.logged = [x for x in shared if not x[1].startswith(sampler)] + self.logged
+    def after(self, first: "Unsaid", sampler: str, own: str) -> "Unsaid":
+        """Add what a set-up that was shared said of the model, and not of its own sampler."""
+        shared = [
+            (level, text.replace(sampler, own))
+            for level, text in first.logged
+            if "integrated out" in text
+            or (level >= logging.WARNING and not text.startswith(sampler))
+        ]
+        self.logged = shared + self.logged
         self.warned = list(dict.fromkeys(first.warned + self.warned))
         return self
 

@@ -9,7 +9,7 @@ import numpy as np
 from pymc_subsample.chain.integrating import each as each_of
 from pymc_subsample.chain.notices import Notice
 from pymc_subsample.chain.nuts_cost import DRAWS, LEAST_SLOWER, SLOWER, seconds_per_draw
-from pymc_subsample.chain.nuts_trial import Gradients, on_all_rows
+from pymc_subsample.chain.nuts_trial import Gradients, projection_of
 from pymc_subsample.chain.pm_sample import has_draws
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.diagnostics.checks import amount
@@ -83,7 +83,7 @@ def compare(step: "ChainStep", drawn: tuple[float, float] | None = None) -> Comp
     timed. As many of them are taken as NUTS needs on the rows' expansion, which runs for a second,
     or else as the step takes.
     """
-    full = on_all_rows(step)
+    full = projection_of(step)
     if drawn is None and 2 * DRAWS * _MANY * full.per_gradient < SAVED_SECONDS:
         return Comparison(full.per_gradient)
     per_draw, steps = drawn or seconds_per_draw(step, 0)
@@ -126,12 +126,13 @@ def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Besi
     said = f". An estimate reads {step.share:.0%} of the {each_of(step)}"
     each = f"{amount(1000 * found.per_gradient)} ms"
     if np.isnan(found.seconds):
-        return Beside(f"{said}, and a gradient of all of them takes about {each}: try {code}", "", True)
+        quick = f"{said}, and a gradient of all of them takes about {each}: try {code}"
+        return Beside(quick, as_good=True)
     times = (
         f"{said}: {DRAWS:,} draws after as many of tuning take a chain about "
-        f"{amount(found.seconds)} s, and with {name} on {_all(step)} "
-        f"{'over' if found.bound else 'about'} {amount(found.full_seconds)} s, at {found.gradients:.0f} gradients per draw and "
-        f"{each} each"
+        f"{amount(found.seconds)} s, and as many effective ones with {name} on {_all(step)} "
+        f"{'over' if found.bound else 'about'} {amount(found.full_seconds)} s, at "
+        f"{found.gradients:.0f} gradients per draw and {each} each"
     )
     # A bound is what it takes at least: about this is likely.
     likely = found.full_seconds * (SLOWER / LEAST_SLOWER if found.bound else 1.0)

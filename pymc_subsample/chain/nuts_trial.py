@@ -22,6 +22,7 @@ from pymc_subsample.diagnostics import array_stats
 if TYPE_CHECKING:
     from pymc_subsample.chain.engine import ChainStep
 
+
 def smallest_ess(draws: np.ndarray) -> float:
     """Smallest bulk effective sample size of columns, shape (draws, k), that vary at all.
 
@@ -39,6 +40,7 @@ _TUNE, _DRAWS, _FEWEST_TUNE, _FEWEST_DRAWS = 200, 400, 50, 100
 # its tuning with one step size for all, spends more of it on finding them than a trial that knows
 # them beforehand. A choice: with twice as much fewer projections are called bounds.
 _UNITS = 100.0
+_TUNE_SHARE = 0.4  # Of the time of a trial; the rest says what draws are worth.
 # Shares of draws whose divergences make its effective draws a bound, and of tuning draws from
 # which on the expansion is no density. A choice: below it effective draws are hardly fewer than
 # they look; half is a majority.
@@ -160,17 +162,20 @@ class OnAllRows:
         assert step.prepared is not None
         self.reference = step.prepared.reference
         self.per_gradient = seconds_per_full_gradient(step.expansion, self.reference)
-        self._step, self._trial = step, None
+        self._step = step
+        self._trial: NutsTrial | None = None
 
     def projected(self, seconds: float, own: Gradients) -> Projection:
         """Try for some seconds; gradients of the step's `own` where no trial is possible."""
         if self._trial is None:
             self._trial = NutsTrial(self._step, 0)
         needed = self._trial.gradients(seconds)
-        return Projection(self.per_gradient, own._replace(bound=_UNTRIED) if needed is None else needed)
+        return Projection(
+            self.per_gradient, own._replace(bound=_UNTRIED) if needed is None else needed
+        )
 
 
-def on_all_rows(step: "ChainStep") -> OnAllRows:
+def projection_of(step: "ChainStep") -> OnAllRows:
     """Return the projection of a step's model, begun where it was not."""
     assert step.prepared is not None
     if step.full is None or step.full.reference is not step.prepared.reference:

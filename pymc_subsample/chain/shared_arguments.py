@@ -66,7 +66,7 @@ def read_arguments(
     observed: Sequence[str] | None = None,
     dim: str | None = None,
     data: Rows | Sequence[Rows] | None = None,
-    reference: "Mapping[str, Any] | ChainStep | xr.DataTree | Shared | None" = None,
+    reference: "Mapping[str, Any] | ChainStep | xr.DataTree | None" = None,
     reparameterize: bool = True,
     integrate: str | Sequence[str] | bool = "auto",
     passes: Any = None,

@@ -19,7 +19,7 @@ from pymc_subsample.chain.nuts_cost import (
     seconds_per_draw,
 )
 from pymc_subsample.chain.nuts_instead import beside_all_rows, nuts
-from pymc_subsample.chain.nuts_trial import Gradients, on_all_rows
+from pymc_subsample.chain.nuts_trial import Gradients, projection_of
 from pymc_subsample.chain.progress import announced, doing
 from pymc_subsample.chain.shared_arguments import SharedContinuous, read_arguments, shares
 from pymc_subsample.chain.sharing import Shared
@@ -35,8 +35,8 @@ from pymc_subsample.samplers.scalable.step import ScalableMH
 
 _log = logging.getLogger("pymc.subsample")
 
-# Times as long that an effective draw may take if it is exact. A choice: counts of what draws
-# read, like trials of them, are good to some tens of percent.
+# Times as long that an effective draw may take if it is exact: effective draws of two pilots are
+# good to about 30% each, and so their ratio to about 40%; a count of what draws read is no better.
 ALIKE = 1.5
 # Seconds that NUTS may be tried for on the expansion of the rows. A choice: less than a set-up.
 _TRIED_SECONDS = 0.5
@@ -49,7 +49,7 @@ class Choice:
     step: ChainStep
     why: str
     unsaid: Unsaid  # What its set-up has to say.
-    # The exact one, and how long its effective draws take over those of HMCECS, where it was set up.
+    # The exact one, and how long its effective draws take over those of HMCECS, if it was set up.
     exact: ScalableMH | None = None
     ratio: float = float("nan")
 
@@ -141,17 +141,22 @@ def subsampling_step(
         try:
             few = few_rows(model, row_terms(model, given.get("observed")), given.get("data"))
             if few and fallback:
-                return _nuts(few.said)
+                _say_nuts(few.said)
+                return None
             first, unsaid = _quietly(HMCECS, given)
         except TallModelError as refusal:
-            if fallback:
-                return _nuts(f"HMCECS refuses the model. {refusal}")
-            raise
+            if not fallback:
+                raise
+            _say_nuts(f"HMCECS refuses the model. {refusal}")
+            return None
         if fallback and (beside := beside_all_rows(first)).as_good:
-            return _nuts(f"HMCECS would save nothing{beside.said}")
+            _say_nuts(f"HMCECS would save nothing{beside.said}")
+            return None
         choice = chosen(first, given, unsaid)
         kind = type(choice.step).__name__
-        instead = f". {few.said}: fallback=True takes it" if few else _less(choice.step, start)
+        instead = _less(choice.step, start)
+        if instead and few:
+            instead += ": fallback=True takes it"
         _log.info(f"auto: {kind}, {choice.why}{instead}")
         choice.unsaid.say()
         return choice.step
@@ -172,7 +177,7 @@ def chosen(first: HMCECS, given: Mapping[str, Any], unsaid: Unsaid) -> Choice:
         times = f"about {ratio:.2g} times as long as those of HMCECS"
         if ratio <= ALIKE:
             why = f"whose draws are exact, and its effective draws take {times}"
-            return Choice(exact, why, said.after(unsaid, "HMCECS"), exact, ratio)
+            return Choice(exact, why, said.after(unsaid, "HMCECS", "ScalableMH"), exact, ratio)
         why = f"would take about {ratio:.2g} times as long for an effective draw"
     return Choice(first, f"since ScalableMH, which is exact, {why}", unsaid, exact, ratio)
 
@@ -180,7 +185,9 @@ def chosen(first: HMCECS, given: Mapping[str, Any], unsaid: Unsaid) -> Choice:
 def unfit(step: HMCECS) -> str:
     """Say why no exact step is set up, where that is known before."""
     if step.expansion.order != 2:
-        return f"takes expansions of order 2, and these rows have some of order {step.expansion.order}"
+        return (
+            f"takes expansions of order 2, and these rows have some of order {step.expansion.order}"
+        )
     if crowded(len(step.active), step.n_rows):
         return f"accepts little with {CROWD}"
     return ""
@@ -202,7 +209,7 @@ def _quietly[Step: ChainStep](kind: type[Step], given: Mapping[str, Any]) -> tup
     return step, unsaid
 
 
-def _nuts(why: str) -> None:
+def _say_nuts(why: str) -> None:
     _log.info(f"auto: PyMC's NUTS on all rows. {why}")
 
 
@@ -215,7 +222,7 @@ def _less(step: ChainStep, start: float) -> str:
     name, code = nuts(units=step.units is not None)
     with doing(f"comparing it with {name}"):
         per_draw, steps = seconds_per_draw(step, 0)
-        ours, full = spent + 2 * DRAWS * per_draw, on_all_rows(step)
+        ours, full = spent + 2 * DRAWS * per_draw, projection_of(step)
         if COMPILE_SECONDS + 2 * DRAWS * FEW_GRADIENTS * full.per_gradient > 2 * ours:
             return ""
         found = full.projected(_TRIED_SECONDS, Gradients(steps, steps))

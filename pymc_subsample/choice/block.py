@@ -120,16 +120,16 @@ def _registered() -> Iterator[None]:
 
 @contextmanager
 def subsampling(**arguments: Any) -> Iterator[None]:
-    """Sample with `auto` whatever `pm.sample` samples in a `with` block.
-
-    """
+    """Sample with `auto` whatever `pm.sample` samples in a `with` block."""
     try:
         given = inspect.signature(auto).bind(**arguments).arguments
     except TypeError as error:
         raise TypeError(f"subsampling: {error}.") from None
     for name in ("vars", "model"):
         if name in given:
-            raise TypeError(f"subsampling: {name}= is that of the pm.sample that runs in the block.")
+            raise TypeError(
+                f"subsampling: {name}= is that of the pm.sample that runs in the block."
+            )
     with _registered():
         token = _block.set(_Block(arguments))
         try:

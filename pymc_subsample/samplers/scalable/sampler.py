@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from pymc_subsample.bounds.thinning import (
-    DRAW,
     CORRELATION,
+    DRAW,
     effective,
     most_effective_moves,
     steps,
