@@ -156,23 +156,20 @@ _UNTRIED = "no trial of it was possible, and it takes the gradients of the step 
 
 
 class OnAllRows:
-    """NUTS on all rows, projected for whoever asks, and further if that is not enough."""
+    """NUTS on all rows, projected for whoever asks, and further if that was not enough."""
 
     def __init__(self, step: "ChainStep") -> None:
         assert step.prepared is not None
         self.reference = step.prepared.reference
         self.per_gradient = seconds_per_full_gradient(step.expansion, self.reference)
-        self._step = step
-        self._trial: NutsTrial | None = None
+        self._trial, self._gradients = NutsTrial(step, 0), Gradients(np.nan, np.nan, CUT)
 
     def projected(self, seconds: float, own: Gradients) -> Projection:
         """Try for some seconds; gradients of the step's `own` where no trial is possible."""
-        if self._trial is None:
-            self._trial = NutsTrial(self._step, 0)
-        needed = self._trial.gradients(seconds)
-        return Projection(
-            self.per_gradient, own._replace(bound=_UNTRIED) if needed is None else needed
-        )
+        if self._gradients.bound == CUT:
+            needed = self._trial.gradients(seconds)
+            self._gradients = own._replace(bound=_UNTRIED) if needed is None else needed
+        return Projection(self.per_gradient, self._gradients)
 
 
 def projection_of(step: "ChainStep") -> OnAllRows:

@@ -7,9 +7,8 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-import pymc as pm
 from pymc.backends.ndarray import NDArray
-from pymc.sampling.mcmc import assign_step_methods
+from pymc.sampling import mcmc
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 from pymc.step_methods.hmc.base_hmc import BaseHMC
 from pytensor.compile.mode import get_mode
@@ -27,7 +26,9 @@ def _callers() -> Iterator[FrameType]:
 
 def calling_sample() -> Mapping[str, Any] | None:
     """Return the local variables of the `pm.sample` that calls; None where none does."""
-    return next((f.f_locals for f in _callers() if f.f_code is pm.sample.__code__), None)
+    # Not what `pm.sample` is at present: others may have put a function around it.
+    code = mcmc.sample.__code__
+    return next((f.f_locals for f in _callers() if f.f_code is code), None)
 
 
 def is_sampling() -> bool:
@@ -69,13 +70,13 @@ def given_start(step: BlockedStep, point: Mapping[str, np.ndarray]) -> bool:
 
 def assigning() -> Mapping[str, Any] | None:
     """Return the local variables of PyMC's assignment of steps; None where it does not call."""
-    code = assign_step_methods.__code__
+    code = mcmc.assign_step_methods.__code__
     return next((f.f_locals for f in _callers() if f.f_code is code), None)
 
 
 def is_asked_by_pymc() -> bool:
     """Whether PyMC, assigning steps, is what calls who asks this."""
-    return sys._getframe(2).f_code is assign_step_methods.__code__
+    return sys._getframe(2).f_code is mcmc.assign_step_methods.__code__
 
 
 def refuse_settings_of_nuts(

@@ -1,7 +1,8 @@
 """One step for a model: exact draws where these cost little more, by what a set-up knows."""
 
+import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import thread_time
 from typing import Any, Unpack
@@ -111,6 +112,7 @@ def auto(
     >>> with model:
     ...     idata = pm.sample(step=pms.auto())
     """
+    refuse_unknown("auto", above)
     given = {
         "target_accept": target_accept, "path_length": path_length, "max_treedepth": max_treedepth,
         "transitions_per_draw": transitions_per_draw, "temperature": temperature,
@@ -123,6 +125,18 @@ def auto(
     moved = [v for v in variables.continuous_vars(vars, model) if v in model.continuous_value_vars]
     moved = [v for v in moved if model.values_to_rvs[v].name not in alone]
     return pm.NUTS(moved, model=model, **_chosen(target_accept=target_accept))
+
+
+def refuse_unknown(called: str, given: Iterable[str]) -> None:
+    """Refuse arguments that `auto` does not take, and name the sampler that does."""
+    for name in given:
+        if name in inspect.signature(auto).parameters:
+            continue
+        takes = [
+            s.__name__ for s in (HMCECS, ScalableMH) if name in inspect.signature(s).parameters
+        ]
+        one = f" It is one of {takes[0]}: step=pms.{takes[0]}({name}=...)." if takes else ""
+        raise TypeError(f"{called}: got an unexpected keyword argument {name!r}.{one}")
 
 
 def subsampling_step(

@@ -15,7 +15,7 @@ from pymc.step_methods.compound import BlockedStep, Competence
 from pytensor.graph.basic import Variable
 
 from pymc_subsample.chain.pm_sample import assigning, refuse_settings_of_nuts
-from pymc_subsample.choice.auto import auto, subsampling_step
+from pymc_subsample.choice.auto import auto, refuse_unknown, subsampling_step
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.units.choosing import sums_over_all
 
@@ -120,16 +120,48 @@ def _registered() -> Iterator[None]:
 
 @contextmanager
 def subsampling(**arguments: Any) -> Iterator[None]:
-    """Sample with `auto` whatever `pm.sample` samples in a `with` block."""
-    try:
-        given = inspect.signature(auto).bind(**arguments).arguments
-    except TypeError as error:
-        raise TypeError(f"subsampling: {error}.") from None
+    """Have `pm.sample` take the step of `auto` by itself, in a `with` block.
+
+    For packages that make a model, or change its data, and call `pm.sample` themselves: a step
+    needs the model as it is sampled. In the block each `pm.sample` gets a step that `auto` sets up
+    for its model. Variables that no subsampling step takes, as discrete ones that all rows share,
+    are left to PyMC's steps, and those that are given a step, to that. Other threads are not
+    affected, and nothing is left behind.
+
+    Parameters
+    ----------
+    **arguments
+        Those of `auto`, but `vars` and `model`.
+
+    Raises
+    ------
+    TypeError
+        If there is an argument that `auto` does not take.
+    TallModelError
+        In `pm.sample`, if the model's rows cannot be subsampled; with ``fallback=True`` PyMC
+        samples such a model as it does outside of the block.
+    ValueError
+        In `pm.sample`, if it is given what is meant for PyMC's NUTS: ``target_accept=0.9`` is an
+        argument of the block.
+
+    Notes
+    -----
+    PyMC chooses steps by their `competence` for a variable, from a list that is
+    ``pymc.step_methods.STEP_METHODS``. The block puts an entry first there, whose competence is
+    that of the thread, or task, that is inside: a thread that is begun within a block is outside.
+
+    Examples
+    --------
+    >>> import bambi as bmb
+    >>> import pandas as pd
+    >>> flights = pd.DataFrame({"late": late.astype(int), "miles": miles, "hour": hour})
+    >>> with pms.subsampling():
+    ...     idata = bmb.Model("late ~ miles + hour", flights, family="bernoulli").fit()
+    """
+    refuse_unknown("subsampling", arguments)
     for name in ("vars", "model"):
-        if name in given:
-            raise TypeError(
-                f"subsampling: {name}= is that of the pm.sample that runs in the block."
-            )
+        if name in arguments:
+            raise TypeError(f"subsampling: {name}= is that of the pm.sample in the block.")
     with _registered():
         token = _block.set(_Block(arguments))
         try:

@@ -99,24 +99,30 @@ def test_an_error_of_the_set_up_is_raised_once_it_is_made(model, monkeypatch, er
     assert assigned(model) == PYMCS
 
 
-def test_an_inner_block_has_arguments_of_its_own(model, monkeypatch):
+def spied(monkeypatch):
+    """Return the list of steps that blocks will make."""
     made = []
-    monkeypatch.setattr(
-        block, "subsampling_step", lambda vars=None, **given: made.append(given) or Assigned(vars, **given)
-    )
+
+    def make(vars=None, **given):
+        made.append(Assigned(vars, **given))
+        return made[-1]
+
+    monkeypatch.setattr(block, "subsampling_step", make)
+    return made
+
+
+def test_an_inner_block_has_arguments_of_its_own(model, monkeypatch):
+    made = spied(monkeypatch)
     with pms.subsampling(temperature=2.0):
         assigned(model)
         with pms.subsampling(temperature=3.0):
             assigned(model)
         assigned(model)
-    assert [given["temperature"] for given in made] == [2.0, 3.0, 2.0]
+    assert [step.given["temperature"] for step in made] == [2.0, 3.0, 2.0]
 
 
 def test_each_run_in_a_block_has_a_step_of_its_own(model, monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        block, "subsampling_step", lambda vars=None, **given: made.append(Assigned(vars, **given)) or made[-1]
-    )
+    made = spied(monkeypatch)
     with pms.subsampling():
         for _ in range(3):
             assigned(model)
