@@ -66,7 +66,7 @@ def announce(step: "ChainStep") -> None:
     say_costs(step)
 
 
-class _Kept(logging.Filter):
+class _Held(logging.Filter):
     """Keeps what one thread says, and not how long it takes, which another one says."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Kept(logging.Filter):
 @contextmanager
 def held_back() -> Iterator["Unsaid"]:
     """Keep what a set-up logs, and warns of, for later."""
-    kept, unsaid = _Kept(), Unsaid()
+    kept, unsaid = _Held(), Unsaid()
     _log.addFilter(kept)
     try:
         with warnings.catch_warnings(record=True) as caught:

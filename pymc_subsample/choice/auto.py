@@ -44,7 +44,7 @@ _TRIED_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Choice:
+class Chosen:
     """A step that was chosen, of two with one set-up."""
 
     step: ChainStep
@@ -176,7 +176,7 @@ def subsampling_step(
         return choice.step
 
 
-def chosen(first: HMCECS, given: Mapping[str, Any], unsaid: Unsaid) -> Choice:
+def chosen(first: HMCECS, given: Mapping[str, Any], unsaid: Unsaid) -> Chosen:
     """Choose between a step and the exact one, made of its set-up with the arguments `given`."""
     exact, ratio, why = None, float("nan"), unfit(first)
     if not why:
@@ -191,9 +191,9 @@ def chosen(first: HMCECS, given: Mapping[str, Any], unsaid: Unsaid) -> Choice:
         times = f"about {ratio:.2g} times as long as those of HMCECS"
         if ratio <= ALIKE:
             why = f"whose draws are exact, and its effective draws take {times}"
-            return Choice(exact, why, said.after(unsaid, "HMCECS", "ScalableMH"), exact, ratio)
+            return Chosen(exact, why, said.after(unsaid, "HMCECS", "ScalableMH"), exact, ratio)
         why = f"would take about {ratio:.2g} times as long for an effective draw"
-    return Choice(first, f"since ScalableMH, which is exact, {why}", unsaid, exact, ratio)
+    return Chosen(first, f"since ScalableMH, which is exact, {why}", unsaid, exact, ratio)
 
 
 def unfit(step: HMCECS) -> str:
@@ -240,10 +240,9 @@ def _less(step: ChainStep, start: float) -> str:
         if COMPILE_SECONDS + 2 * DRAWS * FEW_GRADIENTS * full.per_gradient > 2 * ours:
             return ""
         found = full.projected(_TRIED_SECONDS, Gradients(steps, steps))
-    if found.seconds() >= ours:
+    if found.bound or found.seconds() >= ours:
         return ""
-    about = "over" if found.bound else "about"
     return (
         f". {DRAWS:,} draws take about {amount(ours)} s in all, and with {code}, on all "
-        f"{each(step)}, {about} {amount(found.seconds())} s"
+        f"{each(step)}, about {amount(found.seconds())} s"
     )

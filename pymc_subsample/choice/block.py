@@ -4,7 +4,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,7 +14,12 @@ from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.compound import BlockedStep, Competence
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.chain.pm_sample import assigning, refuse_settings_of_nuts
+from pymc_subsample.chain.notices import held_back
+from pymc_subsample.chain.pm_sample import (
+    assigning,
+    calling_sample,
+    refuse_settings_of_nuts,
+)
 from pymc_subsample.choice.auto import auto, refuse_unknown, subsampling_step
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.units.choosing import sums_over_all
@@ -51,7 +56,9 @@ class _Block:
         parameters = inspect.signature(auto).parameters
         refuse_settings_of_nuts("pms.auto", "pms.subsampling", parameters, vars)
         whole = len(vars) == len(model.value_vars)
-        return subsampling_step(None if whole else vars, model=model, **self.arguments)
+        quiet = (calling_sample() or {}).get("quiet")
+        with held_back() if quiet else nullcontext():
+            return subsampling_step(None if whole else vars, model=model, **self.arguments)
 
 
 def _samplable(model: pm.Model, others: Collection[Variable]) -> list[Variable]:

@@ -16,6 +16,7 @@ from pymc_subsample.chain.nuts_trial import Gradients, projection_of
 from pymc_subsample.chain.sharing import Shared
 from pymc_subsample.choice import auto as choosing
 from pymc_subsample.choice.auto import ALIKE, time_of_exact_draws, unfit
+from pymc_subsample.results.advise import trials
 from pymc_subsample.samplers.registry import ADVISED
 
 # Of rows so many that they are not few.
@@ -325,9 +326,7 @@ def test_advice_agrees_or_says_why_not(monkeypatch):
     model = regression(n=40_000)
     settings = {"effective_draws": 20_000, "seconds": 1e-6, "samplers": ["HMCECS", "ScalableMH"]}
     for ratio, taken in ((10.0, "HMCECS"), (0.1, "ScalableMH")):
-        monkeypatch.setattr(
-            "pymc_subsample.results.advise.trials.time_of_exact_draws", lambda *_, ratio=ratio: ratio
-        )  # fmt: skip
+        monkeypatch.setattr(trials, "time_of_exact_draws", lambda *_, ratio=ratio: ratio)
         advice = pms.advise(model, **settings)
         differs = f"pms.auto() takes {taken}: it counts what draws read, and runs no pilots."
         assert (differs in advice.reason) == (advice.recommendation != taken)
