@@ -90,7 +90,9 @@ class ChainStep(BlockedStep, metaclass=_Class):
     rng: np.random.Generator
     given_reference: Mapping[str, Any] | None
     earlier: Mapping[str, Any] | None
-    like: "ChainStep | None" = None  # Whose set-up is shared, until it has been.
+    # Whose set-up is shared, until it has been, and seconds that the rest of it may take.
+    like: "ChainStep | None" = None
+    patience = np.inf
     form: Form
     rows_of: dict[str, Any]
 

@@ -137,9 +137,10 @@ def read_arguments(
         If an argument is out of range or of the wrong kind.
     """
     step.given_reference = step.earlier = None
-    like = step.like = reference.step if isinstance(reference, Shared) else None
-    if like is not None:
-        reference = None
+    shared = reference if isinstance(reference, Shared) else None
+    like = step.like = None if shared is None else shared.step
+    if shared is not None:
+        step.patience, reference = shared.patience, None
     of_run = isinstance(reference, xr.DataTree) or hasattr(reference, "reference_values")
     if not of_run:
         variables.given_reference(reference)

@@ -1,5 +1,6 @@
 """One set-up for two steps of a model: the second takes over what the first one has made."""
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -10,6 +11,8 @@ class Shared(NamedTuple):
     """Given as a reference: a step that was set up with the same arguments, and never run."""
 
     step: "ChainStep"
+    # Seconds, by a count, that what is left of the set-up may take: beyond it is refused.
+    patience: float = math.inf
 
 
 def sharer(step: "ChainStep") -> "ChainStep | None":

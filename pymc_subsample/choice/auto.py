@@ -39,6 +39,9 @@ _log = logging.getLogger("pymc.subsample")
 # Times as long that an effective draw may take if it is exact: effective draws of two pilots are
 # good to about 30% each, and so their ratio to about 40%; a count of what draws read is no better.
 ALIKE = 1.5
+# Seconds beyond a run that the set-up of the exact step may take, whatever comes of it: of bounds,
+# by a count. A choice of patience.
+PATIENCE = 3.0
 # Seconds that NUTS may be tried for on the expansion of the rows. A choice: less than a set-up.
 _TRIED_SECONDS = 0.5
 
@@ -75,6 +78,9 @@ def auto(
     of the proposals that rows are predicted to accept. Nothing is run, so that equal models get
     equal steps. The first message says which step was taken and why, and what NUTS on all rows
     would take where that is less. `advise` tries both instead.
+
+    `ScalableMH` is not set up where parameters are too many for the rows, or `HMCECS` reads all of
+    them, which is exact too; and it is given up where its bounds take more than 3 s, by a count.
 
     Parameters
     ----------
@@ -181,7 +187,7 @@ def chosen(first: HMCECS, given: Mapping[str, Any], unsaid: Unsaid) -> Chosen:
     exact, ratio, why = None, float("nan"), unfit(first)
     if not why:
         try:
-            shared = {**given, "reference": Shared(first)}
+            shared = {**given, "reference": Shared(first, PATIENCE)}
             exact, said = _quietly(ScalableMH, shared)
         except TallModelError as refusal:
             [reason, *_] = str(refusal).split(" Use HMCECS")
@@ -198,6 +204,8 @@ def chosen(first: HMCECS, given: Mapping[str, Any], unsaid: Unsaid) -> Chosen:
 
 def unfit(step: HMCECS) -> str:
     """Say why no exact step is set up, where that is known before."""
+    if step.exact:
+        return "is not needed: all rows are read, without approximation"
     if step.expansion.order != 2:
         return (
             f"takes expansions of order 2, and these rows have some of order {step.expansion.order}"

@@ -149,6 +149,24 @@ def test_no_exact_step_is_set_up_for_a_crowd_of_parameters(monkeypatch, said):
 
 
 @pytest.mark.costly
+def test_no_exact_step_is_set_up_where_all_rows_are_read(monkeypatch, said):
+    monkeypatch.setattr(pms.HMCECS, "exact", True)
+    monkeypatch.setattr(choosing, "ScalableMH", None)
+    assert isinstance(pms.auto(model=regression()), pms.HMCECS)
+    assert any("is not needed: all rows are read" in message for message in said())
+
+
+@pytest.mark.costly
+def test_bounds_that_take_long_are_given_up(monkeypatch, said):
+    """And not those of a step that is named."""
+    model = mixture()
+    monkeypatch.setattr(choosing, "PATIENCE", 1e-9)
+    assert isinstance(pms.auto(model=model), pms.HMCECS)
+    assert any("which is exact, does not take this model: " in message for message in said())
+    pms.ScalableMH(model=model)
+
+
+@pytest.mark.costly
 @pytest.mark.parametrize("make", [panel, classes])
 def test_units_are_sampled_by_what_takes_them(make, said):
     with make() as model:

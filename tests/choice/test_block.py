@@ -18,6 +18,7 @@ from exact_cases import logistic
 from pymc.sampling.mcmc import assign_step_methods
 from pymc.step_methods import STEP_METHODS
 from scipy.stats import chisquare
+from settings_of_nuts import FOR_NUTS
 
 import pymc_subsample as pms
 from pymc_subsample.choice import block
@@ -232,67 +233,12 @@ def test_arguments_are_refused_where_the_block_begins(given, error):
         raise AssertionError
 
 
-# What is meant for PyMC's NUTS is refused before anything else happens in a run.
-
-FOR_NUTS = [
-    ({"target_accept": 0.9}, r"pm\.sample\(target_accept=0\.9\) .* write {}\(target_accept=0\.9\)"),
-    ({"nuts": {"max_treedepth": 12}}, r"write {}\(max_treedepth=12\)"),
-    ({"nuts": {"step_scale": 2}}, r"\(step_scale=2\) is for PyMC's own .*: leave out step_scale="),
-    ({"target_accept": 0.9, "nuts": {"scaling": 1}}, r"and leave out scaling="),
-    ({"nuts_sampler": "nutpie"}, r"nuts_sampler='nutpie'\) .* nuts_sampler=, or {}\(\)"),
-    ({"backend": "jax"}, r"backend='jax'\) says how PyMC compiles .* Leave it out"),
-    ({"backend": "c"}, r"backend='c'\) says how PyMC compiles"),
-    ({"compile_kwargs": {"mode": "FAST_COMPILE"}}, r"'FAST_COMPILE'}}\) says how PyMC compiles"),
-    ({"init": "adapt_full"}, r"init='adapt_full'\) chooses where PyMC's NUTS starts"),
-]
-
-
 @pytest.mark.parametrize(("given", "said"), FOR_NUTS)
 def test_what_is_for_nuts_is_refused_of_a_block_before_its_set_up(model, monkeypatch, given, said):
     monkeypatch.setattr(block, "subsampling_step", Assigned)
     monkeypatch.setattr(Assigned, "__init__", lambda self: pytest.fail("the set-up began"))
     with pytest.raises(ValueError, match=said.format(r"pms\.subsampling")), pms.subsampling():
         pm.sample(model=model, **SHORT, **deepcopy(given))
-
-
-@pytest.mark.parametrize(("given", "said"), FOR_NUTS)
-def test_what_is_for_nuts_is_refused_of_a_step(model, step, given, said):
-    with pytest.raises(ValueError, match=said.format(r"pms\.HMCECS")):
-        pm.sample(model=model, step=step, **SHORT, **deepcopy(given))
-
-
-@pytest.fixture(scope="module")
-def step(model):
-    return pms.HMCECS(model=model)
-
-
-@pytest.mark.costly
-@pytest.mark.parametrize(
-    "given", [{"backend": "numba"}, {"compile_kwargs": {"mode": "NUMBA"}}, {"nuts_sampler": "pymc"}]
-)
-def test_what_changes_nothing_is_not_refused(model, step, given):
-    assert pm.sample(model=model, step=step, **SHORT, **given)["posterior"].sizes["draw"] == 20
-
-
-@pytest.mark.costly(cases=1)
-def test_what_is_for_nuts_is_not_refused_where_nuts_has_a_part(model):
-    idata = pm.sample(model=model, step=pms.HMCECS(["a"], model=model), target_accept=0.9, **SHORT)
-    assert {"data_share", "step_size_bar"} <= set(idata["sample_stats"])
-
-
-@pytest.mark.parametrize("given", [pms.HMCECS, [pms.ScalableMH], pms.SGLD])
-def test_a_class_in_the_place_of_a_step_is_refused_with_what_to_write(model, given):
-    [name] = [k.__name__ for k in np.ravel(given)]
-    with pytest.raises(ValueError, match=rf"{name}, a class: write step=pms\.{name}\(\)"):
-        pm.sample(model=model, step=given, **SHORT)
-    assert f"{given}" == str(given)
-
-
-def test_without_a_model_the_block_is_named():
-    bambi = pytest.importorskip("bambi")
-    data = pd.DataFrame({"x": np.arange(9.0), "y": np.arange(9.0)})
-    with pytest.raises(TypeError, match=r"before build\(\), .* `with pms.subsampling\(\):`"):
-        bambi.Model("y ~ x", data).fit(step=pms.HMCECS())
 
 
 # Clients

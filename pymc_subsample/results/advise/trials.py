@@ -15,7 +15,7 @@ from pymc_subsample.chain.notices import held_back
 from pymc_subsample.chain.nuts_instead import OutgrownError, nuts, pays
 from pymc_subsample.chain.nuts_trial import CUT, Gradients, projection_of
 from pymc_subsample.chain.sharing import Shared
-from pymc_subsample.choice.auto import ALIKE, time_of_exact_draws
+from pymc_subsample.choice.auto import ALIKE, PATIENCE, time_of_exact_draws
 from pymc_subsample.choice.few_rows import USUAL
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE
 from pymc_subsample.graph.numpy_functions import numpy_function
@@ -43,8 +43,6 @@ _FIRST = [name for name, advised in ADVISED.items() if advised.unasked]
 _SHARE, _LEAST = 0.1, 0.2
 # Share of that for a pilot's draws. A choice: the rest is for set-ups and compiling.
 _OF_DRAWS = 0.4
-# Seconds beyond a run that a set-up is tried for, whatever comes of it. A choice of patience.
-_TRIED = 3.0
 _DEAR = "its set-up would take too long beside the run"
 
 
@@ -139,7 +137,7 @@ class Trials:
         best = min(full, first.seconds) if first.passed else np.inf
         if crowded(self.empty.parameters, first.rows):
             return CROWD if at_most * setup > _SHARE * best else ""
-        most = max(exact_may_take(best), best + _TRIED)
+        most = max(exact_may_take(best), best + PATIENCE)
         return _DEAR if usually * setup > most else ""
 
     def _try(self, name: str, asked: bool, **options: Any) -> None:

@@ -280,7 +280,7 @@ class ScalableMH(ChainStep):
         with doing("bounding what the expansions leave of the rows"):
             self.deciding = Deciding(
                 self.expansion, self.active, self.bound, self.intensity, self.temperature,
-                operations=len(list(toposort(self.tall.batch.outputs))),
+                operations=len(list(toposort(self.tall.batch.outputs))), patience=self.patience,
             )  # fmt: skip
             try:
                 found = self.deciding.choose(order, self.prepared.at_modes)
