@@ -145,6 +145,9 @@ class ChainStep(BlockedStep, metaclass=_Class):
         model = arguments.model_of_step(kwargs.get("model"), cls.__name__)
         if given is not None:
             variables.chosen_vars(given, model)
+        else:  # which PyMC would take for a variable
+            args = args[1:]
+            kwargs.pop("vars", None)
         arguments.blocked(kwargs.get("blocked", True), cls.__name__)
         for name in ("passes", "reference"):  # PyMC pickles all that is left with the step
             kwargs.pop(name, None)

@@ -1,4 +1,4 @@
-"""What `pm.sample` was given beside a step: what is meant for PyMC's NUTS is refused as it begins."""
+"""What is meant for PyMC's NUTS is refused as `pm.sample` begins, beside a step of ours."""
 
 from copy import deepcopy
 
