@@ -82,16 +82,22 @@ class _Held(logging.Filter):
 
 @contextmanager
 def held_back() -> Iterator["Unsaid"]:
-    """Keep what a set-up logs, and warns of, for later."""
+    """Keep what a set-up logs for later."""
     kept, unsaid = _Held(), Unsaid()
     _log.addFilter(kept)
     try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            yield unsaid
+        yield unsaid
     finally:
         _log.removeFilter(kept)
-    unsaid.logged = kept.heard
+        unsaid.logged = kept.heard
+
+
+@contextmanager
+def silenced() -> Iterator["Unsaid"]:
+    """Keep what it warns of too: warnings of all threads, as Python has them."""
+    with held_back() as unsaid, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield unsaid
     # PyTensor's remarks on how it was installed are for those who use it.
     said = [w for w in caught if w.category is UserWarning]
     unsaid.warned = [str(w.message) for w in said if "pytensor" not in Path(w.filename).parts]
@@ -113,7 +119,6 @@ class Unsaid:
             or (level >= logging.WARNING and not text.startswith(sampler))
         ]
         self.logged = shared + self.logged
-        self.warned = list(dict.fromkeys(first.warned + self.warned))
         return self
 
     def say(self) -> None:

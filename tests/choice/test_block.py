@@ -158,6 +158,15 @@ def test_only_the_thread_that_is_in_a_block_is_affected(quick):
 
 
 @pytest.mark.costly
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_quiet_run_is_quiet(quiet, caplog, model):
+    caplog.set_level("INFO", "pymc.subsample")
+    with pms.subsampling():
+        pm.sample(model=model, **SHORT | {"quiet": quiet})
+    assert ("auto: " in caplog.text) != quiet
+
+
+@pytest.mark.costly
 def test_two_threads_sample_at_once_and_one_of_them_is_in_a_block():
     found = {}
 

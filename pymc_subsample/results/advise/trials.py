@@ -11,7 +11,7 @@ import pymc as pm
 from pymc_subsample.chain import nuts_cost
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import each
-from pymc_subsample.chain.notices import held_back
+from pymc_subsample.chain.notices import silenced
 from pymc_subsample.chain.nuts_instead import OutgrownError, nuts, pays
 from pymc_subsample.chain.nuts_trial import CUT, Gradients, projection_of
 from pymc_subsample.chain.sharing import Shared
@@ -262,7 +262,7 @@ def made[Step: ChainStep](
 ) -> tuple[Step, float]:
     """Make a step; return it and the seconds that took. It says in a run what it has to say."""
     start = thread_time()
-    with held_back() as unsaid:
+    with silenced() as unsaid:
         step = kind(model=model, **given, **more)
     step.unsaid = unsaid
     return step, thread_time() - start
