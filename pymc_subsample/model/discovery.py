@@ -57,7 +57,7 @@ def full_data_model(model: pm.Model) -> pm.Model:
 def refuse_missing(model: pm.Model) -> None:
     """Raise if data are masked, or PyMC imputes missing values of an observed variable."""
     for var in model.data_vars:  # where `pm.set_data` was given NaN, or a mask
-        masked = np.ma.getmaskarray(var.get_value(borrow=True))
+        masked = np.ma.getmaskarray(root_array(var))
         if masked.any():
             raise TallModelError(
                 f"pm.Data {var.name!r} has missing values (NaN, or masked) in {_places(masked)}. "
@@ -107,7 +107,7 @@ def unfitting(model: pm.Model, terms: Mapping[str, Variable], error: Exception) 
             )
         above = set(ancestors([term, *([] if value is None else [value])]))
         data = [v for v in model.data_vars if v in above]
-        said += [f"pm.Data {v.name!r} has {v.get_value(borrow=True).shape}" for v in data]
+        said += [f"pm.Data {v.name!r} has {np.shape(root_array(v))}" for v in data]
     return TallModelError(
         f"The shapes of {', '.join(map(repr, terms))} and of the data do not fit together"
         f"{'' if hint else f' ({error})'}. {'; '.join(dict.fromkeys(said))}. Check the number of "
