@@ -20,9 +20,9 @@ DRAW = 100_000.0
 # tuning correct it.
 GRADIENTS = 8.0
 # Leapfrog steps of a trajectory of a quarter period, over the fourth root of the parameters' number
-# (Beskos et al. 2013), and correlations that a move leaves, by dynamics: of 3 to 100 parameters in
-# 22 models steps were 1.4 to 2.4, 6 to 7 by NUTS (15 of 303 parameters), and effective draws per
-# draw 0.45 to 0.93, by NUTS 1.2 to 2.1.
+# (Beskos et al. 2013), and correlations that a move leaves, by dynamics: of 2 to 100 parameters in
+# 37 models steps were 1.4 to 3.6, 6 to 7 by NUTS (15 of 303 parameters), and effective draws per
+# draw of HMC-ECS 0.45 to 0.97, by NUTS 0.9 to 2.1.
 _STEPS = 1.15
 CORRELATION = {"hmc": 0.15, "nuts": -0.2}
 # Moves of the surrogate per proposal, at most. A choice: beyond it the rest of a draw takes no
