@@ -9,16 +9,16 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.logprob.utils import CheckParameterValue
-from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Variable
-from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.graph.numpy_functions import numpy_function
+from pymc_subsample.graph.vectorised import broadcasts, vectorised
+from pymc_subsample.model.model_graphs import graph_of, model_of
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.layout import Table, places, tables
@@ -26,9 +26,10 @@ from pymc_subsample.units.moving import newton
 from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.unit_densities import UnitFunctions, row_derivatives
-from pymc_subsample.units.vectorised import broadcasts, vectorised
 from pymc_subsample.units.verification import check_table
 
+# Axes of a table in front of those of rows: units and nodes.
+_FRONT = 2
 # Units of each table that are evaluated in another way.
 _CHECKED = 20
 # The log-likelihood of a state that a unit's rows rule out: its exponential is zero beside that of
@@ -40,12 +41,7 @@ _CONDITION = CheckParameterValue("parameters of units", can_be_replaced_by_ninf=
 def without(reading: Reading, names: Sequence[str], functions: UnitFunctions) -> pm.Model:
     """Return the model without local variables and what depends on them."""
     model = reading.model
-    given = dict(model.rvs_to_initial_values)
-    try:
-        model.rvs_to_initial_values.update(dict.fromkeys(given))
-        old, memo = fgraph_from_model(model)
-    finally:
-        model.rvs_to_initial_values.update(given)
+    old, memo = graph_of(model)
     local = {memo[model[name]] for name in names}
     integrated = {reading.terms[i].name for i in functions.graphs.grouping.index}
     dropped = {memo[model[name]] for name in integrated}
@@ -54,9 +50,7 @@ def without(reading: Reading, names: Sequence[str], functions: UnitFunctions) ->
     read = [v for v in model.named_vars.values() if memo[v] in kept and v not in model.data_vars]
     above = set(ancestors([*read, *(model.rvs_to_values.get(v, v) for v in read)]))
     unread = {memo[v] for v in model.data_vars if v not in above}
-    fgraph = FunctionGraph(outputs=[v for v in kept if v not in unread], clone=False)
-    fgraph._coords, fgraph._dim_lengths = old._coords, old._dim_lengths
-    return model_from_fgraph(fgraph, mutate_fgraph=True)
+    return model_of([v for v in kept if v not in unread], old)
 
 
 def start_at(model: pm.Model, functions: UnitFunctions, theta: np.ndarray) -> None:
@@ -109,7 +103,7 @@ class _Rows:
 
     def summed(self, graph: Variable, local: Mapping[Variable, Variable]) -> Variable:
         """Add up a function of a row over the rows of each unit, (units, nodes)."""
-        found = vectorised(graph, {**self.columns, **local})
+        found = vectorised(graph, {**self.columns, **local}, _FRONT)
         if self.counts is not None:
             often = self.counts.type.dtype != "bool"
             found = pt.switch(self.counts, found * self.counts if often else found, 0.0)
