@@ -3,6 +3,8 @@
 from pymc_subsample.chain.proposals import AdaptiveMetropolis as AdaptiveMetropolis
 from pymc_subsample.chain.proposals import Langevin as Langevin
 from pymc_subsample.chain.proposals import RandomWalk as RandomWalk
+from pymc_subsample.choice.auto import auto as auto
+from pymc_subsample.choice.block import subsampling as subsampling
 from pymc_subsample.model import TallModelError as TallModelError
 from pymc_subsample.results.advise import Advice as Advice
 from pymc_subsample.results.advise import advise as advise

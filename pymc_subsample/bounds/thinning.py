@@ -1,10 +1,11 @@
-r"""Time of proposals that rows decide on by Poisson thinning, and what is worth it.
+r"""Time of draws by a count of what they read, and what is worth it.
 
-A proposal is some moves of the surrogate, which take gradients of it, and a decision, which reads
-rows. Times are nanoseconds, about, of one core.
+A proposal that rows decide on by Poisson thinning is some moves of the surrogate, which take
+gradients of it, and a decision, which reads rows. Times are nanoseconds, about, of one core.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,12 @@ DRAW = 100_000.0
 # Gradients that a move of the surrogate takes, before a chain has shown them. A choice: draws of
 # tuning correct it.
 GRADIENTS = 8.0
+# Leapfrog steps of a trajectory of a quarter period, over the fourth root of the parameters' number
+# (Beskos et al. 2013), and correlations that a move leaves, by dynamics: of 2 to 100 parameters in
+# 37 models steps were 1.4 to 3.6, 6 to 7 by NUTS (15 of 303 parameters), and effective draws per
+# draw of HMC-ECS 0.45 to 0.97, by NUTS 0.9 to 2.1.
+_STEPS = 1.15
+CORRELATION = {"hmc": 0.15, "nuts": -0.2}
 # Moves of the surrogate per proposal, at most. A choice: beyond it the rest of a draw takes no
 # time beside them.
 _MOST_MOVES = 16
@@ -39,7 +46,17 @@ class RowsRead:
         """Time of a decision."""
         measuring = 2 * self.strata * (self.seen**2 + _STRATUM)
         # A row is read as if it had ten numbers more: its data and what is cached of it.
-        return self.rows * (_PER_ROW * (self.seen + 10) + _ROW) + measuring + _CUBE * self.cubes
+        return self.rows * row_time(self.seen + 10) + measuring + _CUBE * self.cubes
+
+
+def row_time(numbers: int) -> float:
+    """Time to find a row of so many numbers, and to read it."""
+    return _PER_ROW * numbers + _ROW
+
+
+def steps(dynamics: str, parameters: int) -> float:
+    """Gradients of a move, by the dynamics' name."""
+    return _STEPS * parameters**0.25 if dynamics == "hmc" else GRADIENTS
 
 
 def gradient_time(parameters: int, size: int, exact: int = 0) -> float:
@@ -64,9 +81,13 @@ def most_effective_moves(accepted: float, left: float, move: float, others: floa
     and `others` are times of a move, and of the rest of a proposal.
     """
     k = np.arange(1, _MOST_MOVES + 1)
-    correlation = 1.0 - accepted * (1.0 - left**k)
-    effective = (1.0 - correlation) / (1.0 + correlation)
-    return int(k[np.argmax(effective / (others + k * move))])
+    return int(k[np.argmax(effective(accepted, left, k) / (others + k * move))])
+
+
+def effective[Moves: (int, np.ndarray)](accepted: float, left: float, moves: Moves) -> Any:
+    """Return effective draws per draw, of so many moves that are accepted together or not."""
+    correlation = 1.0 - accepted * (1.0 - left**moves)
+    return (1.0 - correlation) / (1.0 + correlation)
 
 
 def lag_one(x: np.ndarray) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.model.context import generator, model_in_context
+from pymc_subsample.model.context import generator, model_in_context, model_of_step
 from pymc_subsample.rows.passes import Passes
 from pymc_subsample.validation import (
     at_least_zero,
@@ -27,8 +27,8 @@ from pymc_subsample.validation import (
 )
 
 __all__ = [
-    "at_least_zero", "between", "choice", "count", "generator", "model_in_context", "name_list",
-    "one_of", "share", "takes", "text", "truth",
+    "at_least_zero", "between", "choice", "count", "generator", "model_in_context", "model_of_step",
+    "name_list", "one_of", "share", "takes", "text", "truth",
 ]  # fmt: skip
 
 # Orders of control variates that go without them, or that have constant ones.

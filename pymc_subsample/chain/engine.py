@@ -1,6 +1,7 @@
 """PyMC's step methods of this package: one chain that runs any sampler."""
 
 import copyreg
+import inspect
 import pickle
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ import pymc as pm
 from pymc.blocking import PointType, StatsType
 from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import DataClassState, WithSamplingState
+from pytensor.graph.basic import Variable
 
 from pymc_subsample.chain import arguments, guards, integrating, notices, variables
 from pymc_subsample.chain.draw_buffer import Ahead
@@ -23,6 +25,12 @@ from pymc_subsample.chain.method import Method
 from pymc_subsample.chain.model_compilation import CONNECTED, Form, connect
 from pymc_subsample.chain.multimodality import number_of_chain
 from pymc_subsample.chain.notices import Unsaid
+from pymc_subsample.chain.nuts_trial import OnAllRows
+from pymc_subsample.chain.pm_sample import (
+    calling_sample,
+    is_asked_by_pymc,
+    refuse_settings_of_nuts,
+)
 from pymc_subsample.chain.points import ThetaLayout
 from pymc_subsample.chain.sampler import Sampler, Statistics
 from pymc_subsample.chain.setup import Preparation
@@ -40,10 +48,19 @@ from pymc_subsample.units.sampled import Units
 
 _PROTOCOL = 4  # Of pickle, the first for objects of any size.
 # What belongs to a chain in this process.
-_OWN = ("seen", "thread", "left", "ahead")
+_OWN = ("seen", "thread", "left", "ahead", "full", "like")
 
 
-class ChainStep(BlockedStep):
+class _Class(type(BlockedStep)):  # type: ignore[misc]
+    """Of step methods: says, where `pm.sample` refuses the class, what to write in its place."""
+
+    def __format__(cls, spec: str) -> str:
+        if calling_sample() is None:
+            return super().__format__(spec)
+        return f"{cls.__name__}, a class: write step=pms.{cls.__name__}(), with parentheses"
+
+
+class ChainStep(BlockedStep, metaclass=_Class):
     """A step method that runs a sampler of a model whose rows are subsampled.
 
     Its subclasses say which one: they name a record and a method, and take its arguments.
@@ -73,6 +90,9 @@ class ChainStep(BlockedStep):
     rng: np.random.Generator
     given_reference: Mapping[str, Any] | None
     earlier: Mapping[str, Any] | None
+    # Whose set-up is shared, until it has been, and seconds that the rest of it may take.
+    like: "ChainStep | None" = None
+    patience = np.inf
     form: Form
     rows_of: dict[str, Any]
 
@@ -96,6 +116,7 @@ class ChainStep(BlockedStep):
     control_variate_order: int | None
     prepared: Preparation | None = None  # None where there is no reference.
     seconds_to_reference = 0.0  # What the part of it took that steps of one model share.
+    full: OnAllRows | None = None  # NUTS on all rows, where it was projected.
     unsaid: Unsaid | None = None  # Said in a run, of a set-up that `advise` made.
 
     # Of a chain. Which of the modes that the set-up found it starts in, and where it began, once it
@@ -121,9 +142,12 @@ class ChainStep(BlockedStep):
         given = [*args, kwargs.get("vars")][0]
         if isinstance(given, pm.Model):
             raise TypeError(f"vars is a pymc.Model: give it by name, {cls.__name__}(model=...).")
-        model = arguments.model_in_context(kwargs.get("model"), f"create {cls.__name__}")
+        model = arguments.model_of_step(kwargs.get("model"), cls.__name__)
         if given is not None:
             variables.chosen_vars(given, model)
+        else:  # which PyMC would take for a variable
+            args = args[1:]
+            kwargs.pop("vars", None)
         arguments.blocked(kwargs.get("blocked", True), cls.__name__)
         for name in ("passes", "reference"):  # PyMC pickles all that is left with the step
             kwargs.pop(name, None)
@@ -145,6 +169,18 @@ class ChainStep(BlockedStep):
         complete(cls, shares)
         copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))
         cloudpickle.Pickler.dispatch_table[cls] = methodcaller("__reduce_ex__", _PROTOCOL)
+
+    @property
+    def vars(self) -> list[Variable]:
+        """Value variables that the step samples, which PyMC asks for before all else in a run."""
+        if is_asked_by_pymc():
+            name, known = type(self).__name__, inspect.signature(type(self)).parameters
+            refuse_settings_of_nuts(name, f"pms.{name}", known, self._vars)
+        return self._vars
+
+    @vars.setter
+    def vars(self, chosen: list[Variable]) -> None:
+        self._vars = chosen
 
     @property
     def names(self) -> list[str]:

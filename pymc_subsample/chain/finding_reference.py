@@ -11,6 +11,7 @@ from pymc_subsample.chain.integrating import each, integrated_anew
 from pymc_subsample.chain.model_compilation import connect
 from pymc_subsample.chain.multimodality import starts
 from pymc_subsample.chain.setup import NEARLY, Preparation, Problem
+from pymc_subsample.chain.sharing import sharer
 from pymc_subsample.expansion.curvature import MAX_DENSE
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.expansion.stored_sums import Archive
@@ -35,6 +36,23 @@ def find(
     that helps: the problem is made anew. So it is with control variates of order 1 where some
     rows have no second derivatives and no predictors either.
     """
+    if (like := sharer(step)) is not None:
+        assert like.prepared is not None
+        problem, prepared = _problem(step, temperature, kind), like.prepared
+    else:
+        if step.like is not None:
+            step.earlier = step.like.reference_values()
+        problem, prepared = _found(step, temperature, kind)
+    step.like = None
+    step.centring = _centring(step, prepared.reference.theta)
+    if step.centring:
+        said = _moving(step.centring)
+        _log.info("%s: in coordinates of its own: %s", type(step).__name__, said)
+    step.seconds_to_reference = thread_time() - step.set_up_since
+    return problem, prepared
+
+
+def _found(step: "ChainStep", temperature: float, kind: int) -> tuple[Problem, Preparation]:
     problem, prepared = first = solved(step, temperature, kind)
     while integrated_anew(step, prepared.search):
         problem, prepared = first = solved(step, temperature, kind)
@@ -54,11 +72,6 @@ def find(
     if len(lost):
         lost = problem.without_digits(prepared)
         variables.refuse_rounded(step.tall, lost, own=step.form.own)
-    step.centring = _centring(step, prepared.reference.theta)
-    if step.centring:
-        said = _moving(step.centring)
-        _log.info("%s: in coordinates of its own: %s", type(step).__name__, said)
-    step.seconds_to_reference = thread_time() - step.set_up_since
     return problem, prepared
 
 

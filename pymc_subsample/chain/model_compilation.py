@@ -14,6 +14,7 @@ from pymc_subsample.chain import guards, variables
 from pymc_subsample.chain.points import ThetaLayout
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.setup import Preparation, Problem
+from pymc_subsample.chain.sharing import sharer
 from pymc_subsample.compiled.functions import building_graphs
 from pymc_subsample.coordinates import (
     QRCoordinates,
@@ -135,7 +136,7 @@ def attach(step: "ChainStep", order: int | str | None) -> None:
     """Trace and compile the model for control variates of some order, or of order "auto"."""
     step.asked_order = 0 if order is None else order
     connect(step)
-    if step.method.by_gradients(step):
+    if step.method.by_gradients(step) and sharer(step) is None:
         refuse_steps(step, step.expansion.as_written())
     if step.expansion.rough is not None:
         _log.info(
@@ -166,17 +167,22 @@ def refuse_steps(step: "ChainStep", expansion: Expansion) -> None:
 
 def connect(step: "ChainStep") -> None:
     """Make all that is made from the model: `CONNECTED`, and what the method adds."""
-    functions = step.method.functions(step)
+    functions, like = step.method.functions(step), sharer(step)
     with building_graphs(), step.made_by.in_use():
-        tall = step.tall = TallModel(step.sampled_model, **step.rows_of, scales=step.form.scales)
-        if not step.method.binary:
-            variables.refuse_discrete(step.vars, step.sampled_model)
-            variables.refuse_own_steps(step.vars, step.model)
+        if like is not None:
+            tall = step.tall = like.tall
+        else:
+            tall = step.tall = TallModel(
+                step.sampled_model, **step.rows_of, scales=step.form.scales
+            )
+            if not step.method.binary:
+                variables.refuse_discrete(step.vars, step.sampled_model)
+                variables.refuse_own_steps(step.vars, step.model)
         with (
             doing("compiling the log-likelihood"),
             differentiated(tall, step.method.without_gradient),
         ):
-            step.expansion = step.form.expanded(
+            step.expansion = like.expansion if like is not None else step.form.expanded(
                 tall, step.names, lambda rows: step.method.expand(step, rows),
                 gradient="gradient" in functions,
             )  # fmt: skip

@@ -12,7 +12,6 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 
 from pymc_subsample.chain.integrating import say_costs
 from pymc_subsample.chain.memory import hint_for_bambi, refuse_beyond_memory, warn_of_rows
-from pymc_subsample.chain.pm_sample import refuse_init
 from pymc_subsample.validation import warn
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ def announce(step: "ChainStep") -> None:
     begin_run()
     if step.unsaid is not None:
         step.unsaid.say()
-    refuse_init(type(step).__name__)
     units = step.units
     refuse_beyond_memory(step.model, () if units is None else units.names)
     warn_of_rows(step.model, step.tall, () if units is None else units.lengths)
@@ -68,35 +66,38 @@ def announce(step: "ChainStep") -> None:
     say_costs(step)
 
 
-class _Listener(logging.Handler):
+class _Held(logging.Filter):
     """Keeps what one thread says, and not how long it takes, which another one says."""
 
     def __init__(self) -> None:
         super().__init__()
         self.thread, self.heard = threading.get_ident(), list[tuple[int, str]]()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self.thread:
-            self.heard.append((record.levelno, record.getMessage()))
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.thread != self.thread:
+            return True
+        self.heard.append((record.levelno, record.getMessage()))
+        return False
 
 
 @contextmanager
 def held_back() -> Iterator["Unsaid"]:
-    """Keep what a set-up logs, and warns of, for a run that comes later."""
-    listener, unsaid = _Listener(), Unsaid()
-    level, propagate = _log.level, _log.propagate
-    _log.propagate = False
-    _log.setLevel(logging.INFO)
-    _log.addHandler(listener)
+    """Keep what a set-up logs for later."""
+    kept, unsaid = _Held(), Unsaid()
+    _log.addFilter(kept)
     try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            yield unsaid
+        yield unsaid
     finally:
-        _log.removeHandler(listener)
-        _log.setLevel(level)
-        _log.propagate = propagate
-    unsaid.logged = listener.heard
+        _log.removeFilter(kept)
+        unsaid.logged = kept.heard
+
+
+@contextmanager
+def silenced() -> Iterator["Unsaid"]:
+    """Keep what it warns of too: warnings of all threads, as Python has them."""
+    with held_back() as unsaid, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield unsaid
     # PyTensor's remarks on how it was installed are for those who use it.
     said = [w for w in caught if w.category is UserWarning]
     unsaid.warned = [str(w.message) for w in said if "pytensor" not in Path(w.filename).parts]
@@ -108,6 +109,17 @@ class Unsaid:
     def __init__(self) -> None:
         self.logged: list[tuple[int, str]] = []
         self.warned: list[str] = []
+
+    def after(self, first: "Unsaid", sampler: str, own: str) -> "Unsaid":
+        """Add what a set-up that was shared said of the model, and not of its own sampler."""
+        shared = [
+            (level, text.replace(sampler, own))
+            for level, text in first.logged
+            if "integrated out" in text
+            or (level >= logging.WARNING and not text.startswith(sampler))
+        ]
+        self.logged = shared + self.logged
+        return self
 
     def say(self) -> None:
         """Say it, once, unless somebody wants no word at all."""

@@ -40,7 +40,7 @@ DRAWS = 1000
 # choice, as noise of a tenth changes no advice.
 FEW_GRADIENTS = 7
 _TIMED_ROWS = 200_000
-TIMED_SECONDS = 0.1
+_TIMED_SECONDS = 0.05
 # Draws of a step that are timed, the first few that are not counted, and time that is enough. A
 # choice: the first ones load code.
 _PROBE, _FIRST, _PROBE_SECONDS = 12, 4, 5.0
@@ -67,9 +67,7 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def seconds_per_pass(
-    expansion: Expansion, evaluate: Callable[[np.ndarray], None], least: float = TIMED_SECONDS
-) -> float:
+def seconds_per_pass(expansion: Expansion, evaluate: Callable[[np.ndarray], None]) -> float:
     """Seconds that a function of packed rows, shape (width, m), takes for all, by timing some."""
     chunks: list[np.ndarray] = []
     for rows in expansion.chunks():
@@ -78,7 +76,7 @@ def seconds_per_pass(
             break
     evaluate(chunks[0])
     passes, start = 0, thread_time()
-    while (spent := thread_time() - start) < least or not passes:
+    while (spent := thread_time() - start) < _TIMED_SECONDS or not passes:
         for rows in chunks:
             evaluate(rows)
         passes += 1
@@ -95,9 +93,7 @@ def seconds_per_evaluation(step: "ChainStep") -> float:
     return 0.5 * seconds_per_pass(step.expansion, evaluate)  # evaluates every row twice
 
 
-def seconds_per_full_gradient(
-    expansion: Expansion, reference: Reference, least: float = TIMED_SECONDS
-) -> float:
+def seconds_per_full_gradient(expansion: Expansion, reference: Reference) -> float:
     """Seconds of one log density and gradient of all rows as PyTensor compiles it: an estimate."""
     center = reference.center
     gradient = np.empty(expansion.phi_size)
@@ -105,7 +101,7 @@ def seconds_per_full_gradient(
     def evaluate(rows: np.ndarray) -> None:
         expansion.difference(center, rows, center, 1.0, 0.0, np.empty(rows.shape[1]), gradient)
 
-    return SLOWER * seconds_per_pass(expansion, evaluate, least)
+    return SLOWER * seconds_per_pass(expansion, evaluate)
 
 
 def counted_gradient(operations: int, n_rows: int) -> float:

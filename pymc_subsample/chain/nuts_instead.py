@@ -5,18 +5,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pymc.exceptions import SamplingError
 
 from pymc_subsample.chain.integrating import each as each_of
 from pymc_subsample.chain.notices import Notice
-from pymc_subsample.chain.nuts_cost import (
-    COMPILE_SECONDS,
-    DRAWS,
-    TIMED_SECONDS,
-    NutsOnExpansion,
-    seconds_per_draw,
-    seconds_per_full_gradient,
-)
+from pymc_subsample.chain.nuts_cost import DRAWS, LEAST_SLOWER, SLOWER, seconds_per_draw
+from pymc_subsample.chain.nuts_trial import Gradients, projection_of
 from pymc_subsample.chain.pm_sample import has_draws
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.diagnostics.checks import amount
@@ -30,9 +23,9 @@ LARGE_SHARE, NO_SMALL_SHARE = 0.25, 0.1
 # What an approximation must save: at least so many seconds, and this share of the time. A choice:
 # below them nobody would change an exact run for an approximate one.
 SAVED_SECONDS, _SAVED_SHARE = 10.0, 0.5
-# Tuning draws of a short trial of NUTS, and its time; gradients per draw that are many. A choice:
-# tuning has found its step size by then; thirty gradients are a tree of depth five.
-_SHORT, _SHORT_SECONDS, _MANY = 100, 1.0, 30
+# Seconds of a short trial of NUTS; gradients per draw that are many. A choice: some hundred draws;
+# thirty gradients are a tree of depth five.
+_TRIED_SECONDS, _MANY = 1.0, 30
 
 
 class OutgrownError(RuntimeError):
@@ -72,7 +65,7 @@ def nuts(units: bool = False) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a chain of 1,000 draws, after as many of tuning, takes a step and NUTS on all rows."""
+    """What a chain of 1,000 draws, of NUTS effective ones, takes after as many of tuning."""
 
     per_gradient: float  # Seconds of the processor for a gradient of all rows.
     # The same of the step, and of NUTS with its compilation. nan where not even many gradients of
@@ -80,43 +73,28 @@ class Comparison:
     seconds: float = np.nan
     full_seconds: float = np.nan
     gradients: float = np.nan  # Of all rows per draw of NUTS.
+    bound: str = ""  # Why NUTS takes as long or longer, if it does.
 
 
 def compare(step: "ChainStep", drawn: tuple[float, float] | None = None) -> Comparison:
     """Time a few draws of a step, which samples all variables, and project NUTS on all rows.
 
     Seconds and gradients per draw are those `drawn`, if they are known. A gradient of all rows is
-    timed. As many of them are taken per draw as NUTS needs in its tuning on the rows' expansion,
-    within a second, or else as the step takes.
+    timed. As many of them are taken as NUTS needs on the rows' expansion, which runs for a second,
+    or else as the step takes.
     """
-    assert step.prepared is not None
-    per_gradient = seconds_per_full_gradient(
-        # A choice: noise of a quarter changes nothing that is said.
-        step.expansion,
-        step.prepared.reference,
-        0.2 * TIMED_SECONDS,
-    )
-    if drawn is None and 2 * DRAWS * _MANY * per_gradient < SAVED_SECONDS:
-        return Comparison(per_gradient)
+    full = projection_of(step)
+    if drawn is None and 2 * DRAWS * _MANY * full.per_gradient < SAVED_SECONDS:
+        return Comparison(full.per_gradient)
     per_draw, steps = drawn or seconds_per_draw(step, 0)
-    gradients = _gradients_of_tuning(step) or steps
-    full = COMPILE_SECONDS + 2 * DRAWS * gradients * per_gradient
-    return Comparison(per_gradient, 2 * DRAWS * per_draw, full, gradients)
-
-
-def _gradients_of_tuning(step: "ChainStep") -> float | None:
-    """Gradients per draw of NUTS in tuning; None where the expansion is no density."""
-    if step.expansion.curvature == "diagonal":
-        return None
-    try:
-        pilot = NutsOnExpansion(step, _SHORT, 0, 0)
-        sizes, draws, diverging = pilot.run(_SHORT, _SHORT_SECONDS)
-    except (SamplingError, ValueError):  # not finite where it starts
-        return None
-    # A choice: a fifth of the tuning draws, as of targets far from what NUTS can do.
-    if diverging > 0.2 * len(sizes) or pilot.astray(draws):
-        return None
-    return float(np.mean(sizes[len(sizes) // 3 :]))  # without the first steps of dual averaging
+    found = full.projected(_TRIED_SECONDS, Gradients(steps, steps))
+    return Comparison(
+        full.per_gradient,
+        2 * DRAWS * per_draw,
+        found.seconds(),
+        found.gradients.per_tuning_draw,
+        found.bound,
+    )
 
 
 @dataclass(frozen=True)
@@ -125,6 +103,7 @@ class Beside:
 
     said: str = ""
     use: str = ""  # Code of what saves so much.
+    as_good: bool = False  # Whether NUTS on all rows takes no longer, or hardly.
 
 
 def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Beside:
@@ -147,18 +126,21 @@ def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Besi
     said = f". An estimate reads {step.share:.0%} of the {each_of(step)}"
     each = f"{amount(1000 * found.per_gradient)} ms"
     if np.isnan(found.seconds):
-        return Beside(f"{said}, and a gradient of all of them takes about {each}: try {code}")
+        quick = f"{said}, and a gradient of all of them takes about {each}: try {code}"
+        return Beside(quick, as_good=True)
     times = (
         f"{said}: {DRAWS:,} draws after as many of tuning take a chain about "
-        f"{amount(found.seconds)} s, and with {name} on {_all(step)} about "
-        f"{amount(found.full_seconds)} s, at {found.gradients:.0f} gradients per draw and "
-        f"{each} each"
+        f"{amount(found.seconds)} s, and as many effective ones with {name} on {_all(step)} "
+        f"{'over' if found.bound else 'about'} {amount(found.full_seconds)} s, at "
+        f"{found.gradients:.0f} gradients per draw and {each} each"
     )
-    faster = step.exact and found.seconds < found.full_seconds
-    if pays(found.seconds, found.full_seconds) or faster:
+    # A bound is what it takes at least: about this is likely.
+    likely = found.full_seconds * (SLOWER / LEAST_SLOWER if found.bound else 1.0)
+    faster = step.exact and found.seconds < likely
+    if pays(found.seconds, likely) or faster:
         return Beside(f"{times}. {type(step).__name__} is the faster one")
-    use = code if pays(found.full_seconds, found.seconds) else ""
-    return Beside(f"{times}. Use {code}, which is exact", use)
+    use = code if pays(likely, found.seconds) else ""
+    return Beside(f"{times}. Use {code}, which is exact", use, True)
 
 
 def _all(step: "ChainStep") -> str:

@@ -2,14 +2,18 @@
 
 import multiprocessing
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
 import numpy as np
-import pymc as pm
 from pymc.backends.ndarray import NDArray
+from pymc.sampling import mcmc
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
+from pymc.step_methods.hmc.base_hmc import BaseHMC
+from pytensor.compile.mode import get_mode
+from pytensor.graph.basic import Variable
+from pytensor.link.numba import NumbaLinker
 
 
 def _callers() -> Iterator[FrameType]:
@@ -22,7 +26,9 @@ def _callers() -> Iterator[FrameType]:
 
 def calling_sample() -> Mapping[str, Any] | None:
     """Return the local variables of the `pm.sample` that calls; None where none does."""
-    return next((f.f_locals for f in _callers() if f.f_code is pm.sample.__code__), None)
+    # Not what `pm.sample` is at present: others may have put a function around it.
+    code = mcmc.sample.__code__
+    return next((f.f_locals for f in _callers() if f.f_code is code), None)
 
 
 def is_sampling() -> bool:
@@ -62,16 +68,71 @@ def given_start(step: BlockedStep, point: Mapping[str, np.ndarray]) -> bool:
     return any(not np.array_equal(usual[v.name], point[v.name]) for v in step.vars)
 
 
-def refuse_init(step: str) -> None:
-    """Refuse what PyMC would ignore in a run without its own NUTS."""
-    known = calling_sample()
-    if known is None or known.get("selected_steps"):
+def assigning() -> Mapping[str, Any] | None:
+    """Return the local variables of PyMC's assignment of steps; None where it does not call."""
+    code = mcmc.assign_step_methods.__code__
+    return next((f.f_locals for f in _callers() if f.f_code is code), None)
+
+
+def is_asked_by_pymc() -> bool:
+    """Whether PyMC, assigning steps, is what calls who asks this."""
+    return sys._getframe(2).f_code is mcmc.assign_step_methods.__code__
+
+
+def refuse_settings_of_nuts(
+    step: str, asked_by: str, known: Collection[str], taken: Collection[Variable]
+) -> None:
+    """Refuse arguments of `pm.sample` for PyMC's NUTS in a run that has none, before it begins.
+
+    `taken` are the value variables that a step takes; it is `asked_by` a call, whose arguments are
+    `known`.
+    """
+    sampling, assigned = calling_sample(), assigning()
+    if sampling is None or assigned is None:
         return
-    if any(isinstance(other, pm.NUTS) for other in known.get("provided_steps") or ()):
+    others = [x for given in assigned["provided_steps"] for x in flatten_steps(given)]
+    moved = {*taken, *(v for other in others for v in other.vars)}
+    if any(isinstance(other, BaseHMC) for other in others):
         return
-    if (init := known.get("init", "auto")) != "auto":
+    if not moved.issuperset(assigned["model"].continuous_value_vars):
+        return
+    if (init := sampling["init"]) != "auto":
         raise ValueError(
             f"pm.sample(init={init!r}) chooses where PyMC's NUTS starts, and this run has none: "
             f"{step} finds its own reference point and mass matrix. Leave it out, or give "
             "initvals= to start elsewhere."
         )
+    if (sampler := sampling["nuts_sampler"]) not in (None, "pymc"):
+        raise ValueError(
+            f"pm.sample(nuts_sampler={sampler!r}) chooses who runs NUTS on all rows, and {step} "
+            f"samples in its place. Leave one out: nuts_sampler=, or {asked_by}()."
+        )
+    _refuse_backend(step, sampling)
+    given = dict(sampling["kwargs"])
+    if given:
+        raise ValueError(_only_for_nuts(step, asked_by, known, given))
+
+
+def _refuse_backend(step: str, sampling: Mapping[str, Any]) -> None:
+    mode = sampling["compile_kwargs"].get("mode")
+    if mode is None or isinstance(get_mode(mode).linker, NumbaLinker):
+        return
+    backend = sampling["backend"]
+    said = f"backend={backend!r}" if backend else f"compile_kwargs={{'mode': {mode!r}}}"
+    raise ValueError(
+        f"pm.sample({said}) says how PyMC compiles its log density, and this run has none of that: "
+        f"{step} compiles the log-likelihood of a row, with numba. Leave it out."
+    )
+
+
+def _only_for_nuts(step: str, asked_by: str, known: Collection[str], given: dict[str, Any]) -> str:
+    options = given.pop("nuts", {}) | given
+    said = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    fit = ", ".join(f"{name}={value!r}" for name, value in options.items() if name in known)
+    unfit = ", ".join(f"{name}=" for name in options if name not in known)
+    do = [f"write {asked_by}({fit})"] if fit else []
+    do += [f"leave out {unfit or 'nuts='}"] if unfit or not options else []
+    return (
+        f"pm.sample({said or 'nuts={}'}) is for PyMC's own steps, and {step} samples in their "
+        f"place: {', and '.join(do)}."
+    )

@@ -56,6 +56,9 @@ class Advised:
     # and ``unworthy(step)`` why a pilot is not worth its time, if it is not.
     foreseen: Callable[[Any], dict[str, float]] = lambda step: {}
     unworthy: Callable[[Any], str] = lambda step: ""
+    # ``effective_time(step)`` counts what an effective draw takes by `bounds.thinning`: of samplers
+    # among which `pms.auto` chooses.
+    effective_time: Callable[[Any], float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -7,6 +7,7 @@ the rest to both when the class is made, for `help`, `inspect.signature` and the
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from inspect import Signature
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -19,6 +20,7 @@ from pymc.blocking import PointType
 from pymc_subsample.chain import arguments, integrating, variables
 from pymc_subsample.chain.model_compilation import Form
 from pymc_subsample.chain.progress import announced, doing
+from pymc_subsample.chain.sharing import Shared
 from pymc_subsample.model.discovery import chosen_names
 from pymc_subsample.rows import Rows
 from pymc_subsample.signatures import completed, described
@@ -135,6 +137,10 @@ def read_arguments(
         If an argument is out of range or of the wrong kind.
     """
     step.given_reference = step.earlier = None
+    shared = reference if isinstance(reference, Shared) else None
+    like = step.like = None if shared is None else shared.step
+    if shared is not None:
+        step.patience, reference = shared.patience, None
     of_run = isinstance(reference, xr.DataTree) or hasattr(reference, "reference_values")
     if not of_run:
         variables.given_reference(reference)
@@ -142,10 +148,10 @@ def read_arguments(
     step.made_by = arguments.passes(passes)
     step.rng = arguments.generator(rng)
     step.row_rng = step.rng.spawn(1)[0]
-    model = arguments.model_in_context(model, f"create {type(step).__name__}")
+    model = arguments.model_of_step(model, type(step).__name__)
     binary = step.method.binary
     with doing("integrating local variables out"):
-        step.units = integrating.integrated(
+        step.units = like.units if like is not None else integrating.integrated(
             model, False if binary else integrate, type(step).__name__,
             vars=vars, observed=observed, dim=dim, data=data,
         )  # fmt: skip
@@ -170,6 +176,9 @@ def read_arguments(
         "initial_point": arguments.initial_point(initial_point),
         "data": data,
     } | ({"binary": step.names} if binary else {})
+    if like is not None:
+        step.given_reference, step.earlier = like.given_reference, like.earlier
+        step.form = replace(like.form, scales=like.form.scales if step.method.estimates else {})
 
 
 def complete(cls: type, shares: Callable | None = None) -> None:

@@ -21,7 +21,16 @@ def generator(rng: int | np.random.Generator | None) -> np.random.Generator:
         ) from None
 
 
-def model_in_context(model: pm.Model | None, said: str) -> pm.Model:
+def model_of_step(model: pm.Model | None, step: str) -> pm.Model:
+    """Return the model of a step: `model`, or that of the `with` block."""
+    later = (
+        " Where a package makes the model itself, as Bambi does before build(), call its fit "
+        "without step=, inside `with pms.subsampling():`."
+    )
+    return model_in_context(model, f"create {step}", later)
+
+
+def model_in_context(model: pm.Model | None, said: str, otherwise: str = "") -> pm.Model:
     """Return `model`, or that of the `with` block; `said` is what was to be done with it."""
     if model is not None and not isinstance(model, pm.Model):
         hint = " Pass its .backend.model, once built." if hasattr(model, "backend") else ""
@@ -30,5 +39,5 @@ def model_in_context(model: pm.Model | None, said: str) -> pm.Model:
         return modelcontext(model)
     except TypeError as error:
         raise TypeError(
-            f"There is no model in context: {said} inside `with model:`, or pass model=."
+            f"There is no model in context: {said} inside `with model:`, or pass model=.{otherwise}"
         ) from error

@@ -49,7 +49,9 @@ def full_data_model(model: pm.Model) -> pm.Model:
 def refuse_missing(model: pm.Model) -> None:
     """Raise if data are masked, or PyMC imputes missing values of an observed variable."""
     for var in model.data_vars:  # where `pm.set_data` was given NaN, or a mask
-        masked = np.ma.getmaskarray(var.get_value(borrow=True))
+        if (values := root_array(var)) is None:
+            continue
+        masked = np.ma.getmaskarray(values)
         if masked.any():
             raise TallModelError(
                 f"pm.Data {var.name!r} has missing values (NaN, or masked) in {_places(masked)}. "
@@ -98,8 +100,8 @@ def unfitting(model: pm.Model, terms: Mapping[str, Variable], error: Exception) 
                 f"{name!r} is observed with shape {shape}" + f", and made of {made}" * bool(made)
             )
         above = set(ancestors([term, *([] if value is None else [value])]))
-        data = [v for v in model.data_vars if v in above]
-        said += [f"pm.Data {v.name!r} has {v.get_value(borrow=True).shape}" for v in data]
+        data = {v.name: root_array(v) for v in model.data_vars if v in above}
+        said += [f"pm.Data {name!r} has {x.shape}" for name, x in data.items() if x is not None]
     return TallModelError(
         f"The shapes of {', '.join(map(repr, terms))} and of the data do not fit together"
         f"{'' if hint else f' ({error})'}. {'; '.join(dict.fromkeys(said))}. Check the number of "

@@ -25,7 +25,7 @@ from _problems import linear_model, logistic_model, logistic_rows  # noqa: E402
 from _written import MODELS  # noqa: E402
 
 import pymc_subsample as pms  # noqa: E402
-from pymc_subsample.results.advise.pilot import smallest_ess  # noqa: E402
+from pymc_subsample.chain.nuts_trial import smallest_ess  # noqa: E402
 
 WANTED, TUNE = 1000, 1000
 

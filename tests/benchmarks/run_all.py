@@ -16,6 +16,7 @@ from _measure import command_line, provenance
 
 SMALL = {
     "advise": "--only small laplace --draws 100",
+    "auto": "--n 2000 --draws 300 --models mixture panel logistic_miles",
     "gradient": "--rounds 3",
     "panels": "--units 200 --draws 500 --rounds 3 --m 100",
     "gibbs_mrf": "--variables 30 --batch 50 --sweeps 200 --truth 5000 --updates 40",

@@ -55,6 +55,21 @@ def test_a_copy_samples_the_model_that_it_brings(model):
     assert "subsample_size" in idata["sample_stats"]
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda model: pms.HMCECS(None, model=model),
+        lambda model: pms.HMCECS(vars=None, model=model),
+        lambda model: pms.auto(model=model),
+    ],
+)
+def test_all_variables_may_be_asked_for_as_none(model, made):
+    """PyMC had taken None for a variable of its own, which workers that are spawned lack."""
+    step = made(model)
+    copied = cloudpickle.loads(cloudpickle.dumps(step))
+    assert [v.name for v in copied.vars] == [v.name for v in step.vars] == ["mu"]
+
+
 def test_model_and_step_stay_together_in_cloudpickle(model):
     copied, step = cloudpickle.loads(cloudpickle.dumps((model, pms.HMCECS(model=model))))
     assert step.model is copied

@@ -7,6 +7,7 @@ import pymc as pm
 import pymc.dims as pmd
 import pytest
 import xarray as xr
+from pytensor.xtensor import as_xtensor
 from scipy.special import softmax
 
 import pymc_subsample as pms
@@ -124,3 +125,13 @@ def test_random_numbers_within_an_expression_are_refused():
     noise = pmd.Normal.dist(model["x"], 1)
     with pytest.raises(ValueError, match="random numbers of its own"):
         pms.predict(draws(model), noise + model["a"], model=model)
+
+
+def test_data_that_are_constants_are_data():
+    """As packages register them, where `pm.set_data` has nothing to set."""
+    with pm.Model(coords=COORDS) as model:
+        x = as_xtensor(of_rows(X), name="x")
+        model.register_data_var(x)
+        pmd.Normal("y", pmd.Normal("b") * x, 1, observed=of_rows(Y))
+    assert not hasattr(model["x"], "get_value")
+    assert TallModel(model).n_rows == N

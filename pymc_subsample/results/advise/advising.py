@@ -8,9 +8,8 @@ import numpy as np
 import pymc as pm
 
 from pymc_subsample.chain import arguments, variables
-from pymc_subsample.chain.nuts_cost import COMPILE_SECONDS, DRAWS
-from pymc_subsample.chain.nuts_instead import SAVED_SECONDS, nuts
-from pymc_subsample.graph.concrete import root_array
+from pymc_subsample.chain.nuts_instead import nuts
+from pymc_subsample.choice.few_rows import few_rows, size
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.bambi import has_rows
 from pymc_subsample.model.binding import require_rows
@@ -19,13 +18,9 @@ from pymc_subsample.model.indices import warn_of_model
 from pymc_subsample.model.own_steps import own_steps, said
 from pymc_subsample.results.advise.decision import on_all_rows
 from pymc_subsample.results.advise.result import Advice, Option, duration
-from pymc_subsample.results.advise.trials import USUAL, Trials, refuse_bad_start
+from pymc_subsample.results.advise.trials import Trials, refuse_bad_start
 from pymc_subsample.rows import Rows
 from pymc_subsample.samplers.registry import ADVISED
-
-# Seconds per row and gradient, up to ten parameters, that few models exceed; gradients per draw of
-# NUTS that are many. A choice of an upper limit: a larger one only tries where less can be gained.
-_PER_ROW, _TEN, _MANY = 5e-8, 10, 100
 
 
 def advise(
@@ -154,7 +149,7 @@ def advise(
         warn_of_model(model, list(terms.values()))
     given = {"observed": chosen_names(observed) or None, "dim": dim, "data": data}
     given = {name: value for name, value in given.items() if value is not None}
-    empty = Advice("", "", "", effective_draws=wanted, parameters=_size(model))
+    empty = Advice("", "", "", effective_draws=wanted, parameters=size(model))
     trials = Trials(model, given, empty, seconds, random_seed)
     if alone := own_steps(model):
         reason = f"{said(alone)}, on all rows. HMCECS beside it takes the others (vars=)."
@@ -188,17 +183,8 @@ def _of_few(
     model: pm.Model, terms: Iterable[str], data: Rows | Sequence[Rows] | None, empty: Advice
 ) -> Advice | None:
     """Recommend all rows where they are so few that many gradients per draw would not take 10 s."""
-    sizes = [] if data is None else [len(require_rows(data))]
-    for name in terms if data is None else ():
-        variable = model[name]
-        observed = variable in model.observed_RVs
-        array = root_array(model.rvs_to_values[variable]) if observed else None
-        if array is None or not np.ndim(array):
-            return None
-        sizes.append(len(array))
-    rows = max(sizes)
-    gradient = rows * _PER_ROW * max(1.0, empty.parameters / _TEN)
-    if 2 * DRAWS * _MANY * gradient > SAVED_SECONDS:
+    few = few_rows(model, terms, data)
+    if few is None:
         return None
     names = ", ".join(map(repr, terms))
     refuse_bad_start(
@@ -208,13 +194,13 @@ def _of_few(
             "impossible there. Check them, or give an initval."
         ),
     )
-    seconds = COMPILE_SECONDS + 2 * DRAWS * USUAL * gradient
     reason = (
-        f"All rows are fast enough: so few ({rows:,}) take about {duration(seconds)}, most of "
-        "which is compilation, and no sampler saves much of it. None was tried."
+        f"All rows are fast enough: so few ({few.rows:,}) take about {duration(few.seconds)}, most "
+        "of which is compilation, and no sampler saves much of it. None was tried; pms.auto() "
+        "subsamples them, unless fallback=True."
     )
-    option = Option(nuts()[0], True, "projected", seconds, rows=rows)
-    empty = replace(empty, rows=rows, full_seconds=seconds, options=(option,))
+    option = Option(nuts()[0], True, "projected", few.seconds, rows=few.rows)
+    empty = replace(empty, rows=few.rows, full_seconds=few.seconds, options=(option,))
     return on_all_rows(empty, reason)
 
 
@@ -252,8 +238,3 @@ def _check_dim(model: pm.Model, terms: Iterable[str], dim: str | None) -> None:
             f"dim={dim!r} is not a dimension of an observed variable; these have dimensions "
             f"{known}. Give the observed variable dims=."
         )
-
-
-def _size(model: pm.Model) -> int:
-    point = model.initial_point()
-    return int(sum(np.size(point[v.name]) for v in model.value_vars))

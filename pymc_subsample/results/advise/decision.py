@@ -9,15 +9,15 @@ import numpy as np
 
 from pymc_subsample.chain.nuts_cost import DRAWS
 from pymc_subsample.chain.nuts_instead import SAVED_SECONDS, nuts, pays
+from pymc_subsample.choice.auto import ALIKE
 from pymc_subsample.results.advise.pilot import Pilot
 from pymc_subsample.results.advise.result import EXACT, Advice, duration, percent, read
 from pymc_subsample.rows import Rows
 
 # A share of the rows that the reason mentions. A choice: below it nobody asks why it is so many.
 _LARGE_SHARE = 0.1
-# Times as long that an exact step may take, since effective draws of two pilots are good to about
-# 30% each, and so their ratio to about 40%; or seconds more.
-_ALIKE, _SOONER = 1.5, 1.0
+# Seconds more that an exact step may take, where that is more than `ALIKE` allows. A choice.
+_SOONER = 1.0
 
 
 class AllRows(NamedTuple):
@@ -111,7 +111,7 @@ def preferred(found: list[Advice]) -> Advice:
 
 def exact_may_take(seconds: float) -> float:
     """Seconds within which exact draws are preferred to perturbed ones that take some seconds."""
-    return max(_ALIKE * seconds, seconds + _SOONER)
+    return max(ALIKE * seconds, seconds + _SOONER)
 
 
 def _pays_from(fixed: float, rate: float, full_fixed: float, full_rate: float) -> float:

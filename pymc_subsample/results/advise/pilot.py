@@ -1,16 +1,15 @@
-"""Short trials from which `advise` projects what a sampler, or NUTS on all rows, would need."""
+"""Short trials from which `advise` projects what a sampler would need."""
 
 from dataclasses import dataclass
 from time import thread_time
-from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
 from pymc.backends.base import MultiTrace
 
 from pymc_subsample.chain.engine import ChainStep
-from pymc_subsample.chain.nuts_cost import NutsOnExpansion, quiet, seconds_per_draw
-from pymc_subsample.diagnostics import array_stats
+from pymc_subsample.chain.nuts_cost import quiet, seconds_per_draw
+from pymc_subsample.chain.nuts_trial import smallest_ess
 from pymc_subsample.diagnostics.checks import FAILED, MODES, PREFIX, amount, recall
 
 # Draws of a pilot, those of tuning among them, within which its time decides. A choice: 90 draws
@@ -100,90 +99,3 @@ def _failed(step: ChainStep, trace: MultiTrace) -> tuple[str, ...]:
         for rule, value, passed in recall(step.rules, last) or ()
         if not passed and rule is not MODES  # which the other sampler sees no more of
     )
-
-
-def smallest_ess(draws: np.ndarray) -> float:
-    """Smallest bulk effective sample size of columns, shape (draws, k), that vary at all.
-
-    At least 1, which stands for those of too few draws, or such that are not finite.
-    """
-    varying = [x for x in draws.T.astype(float) if np.ptp(x) != 0]
-    found = [array_stats.ess(x[None, :], method="bulk") for x in varying]
-    return max(float(np.min(found)), 1.0) if found and np.all(np.isfinite(found)) else 1.0
-
-
-# Draws of the trial run, if time allows, and fewest by which it is judged. A choice: step sizes
-# settle within some hundred draws.
-_TUNE, _DRAWS, _FEWEST_TUNE, _FEWEST_DRAWS = 200, 400, 50, 100
-# Ratio of posterior standard deviations, in unconstrained space, from which on NUTS, which starts
-# its tuning with one step size for all, spends more of it on finding them than a trial that knows
-# them beforehand. A choice: with twice as much fewer projections are called bounds.
-_UNITS = 100.0
-# Shares of draws whose divergences make its effective draws a bound, and of tuning draws from
-# which on the expansion is no density. A choice: below it effective draws are hardly fewer than
-# they look; half is a majority.
-_FEW_DIVERGENCES, _OFTEN = 0.05, 0.5
-# Why a projection is a bound.
-CUT, _DIVERGED = "its trial was cut short", "many draws of its trial diverged"
-_APART = "it has to find scales that are far apart, which its trial knew"
-
-
-class Gradients(NamedTuple):
-    """Gradients of all rows that NUTS needs."""
-
-    # Their numbers.
-    per_effective_draw: float
-    per_tuning_draw: float
-    # Why these are lower bounds, if they are.
-    bound: str = ""
-
-
-class NutsTrial:
-    """NUTS on the expansion of a model's rows, which tells how many gradients it needs.
-
-    The step samples all variables, with a reference point.
-    """
-
-    def __init__(self, step: ChainStep, seed: int) -> None:
-        diagonal = step.expansion.curvature == "diagonal"
-        self._chain = None if diagonal else NutsOnExpansion(step, _TUNE, _DRAWS, seed)
-        self._tuned, self._diverging = False, 0
-        self._tuning, self._sizes, self._draws = (list[np.ndarray]() for _ in range(3))
-
-    def gradients(self, seconds: float) -> Gradients | None:
-        """Go on for some time, while it was too short; return gradients that NUTS needs.
-
-        Until there are 100 draws, an effective one takes the gradients of a draw, at least. None
-        where the expansion is no density away from the reference.
-        """
-        chain = self._chain
-        if chain is None:
-            return None
-        if not self._tuned:
-            done = sum(map(len, self._tuning))
-            sizes, draws, diverging = chain.run(_TUNE - done, _TUNE_SHARE * seconds)
-            if chain.astray(draws) or diverging > _OFTEN * len(draws):
-                self._chain = None
-                return None
-            self._tuning.append(sizes)
-        tuning = np.concatenate(self._tuning)
-        # without the first steps of dual averaging
-        later = float(np.mean(tuning[len(tuning) // 3 :]))
-        if len(tuning) < _FEWEST_TUNE:
-            return Gradients(later, later, CUT)
-        if not self._tuned:
-            chain.nuts.stop_tuning()
-            self._tuned = True
-        sizes, draws, diverging = chain.run(_DRAWS, (1 - _TUNE_SHARE) * seconds)
-        if chain.astray(draws):
-            self._chain = None
-            return None
-        self._sizes.append(sizes)
-        self._draws.append(draws)
-        self._diverging += diverging
-        sizes, draws = np.concatenate(self._sizes), np.concatenate(self._draws)
-        if len(draws) < _FEWEST_DRAWS:
-            return Gradients(float(np.mean(sizes)), later, CUT)
-        unfit = _DIVERGED if self._diverging > _FEW_DIVERGENCES * len(draws) else ""
-        apart = _APART if chain.sd.max() > _UNITS * chain.sd.min() else ""
-        return Gradients(float(sizes.sum() / smallest_ess(draws)), later, unfit or apart)

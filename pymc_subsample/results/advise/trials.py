@@ -11,8 +11,12 @@ import pymc as pm
 from pymc_subsample.chain import nuts_cost
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import each
-from pymc_subsample.chain.notices import held_back
+from pymc_subsample.chain.notices import silenced
 from pymc_subsample.chain.nuts_instead import OutgrownError, nuts, pays
+from pymc_subsample.chain.nuts_trial import CUT, Gradients, projection_of
+from pymc_subsample.chain.sharing import Shared
+from pymc_subsample.choice.auto import ALIKE, PATIENCE, time_of_exact_draws
+from pymc_subsample.choice.few_rows import USUAL
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModelError
@@ -24,10 +28,12 @@ from pymc_subsample.results.advise.decision import (
     on_all_rows,
     preferred,
 )
-from pymc_subsample.results.advise.pilot import CUT, Gradients, NutsTrial, Pilot, run_pilot
+from pymc_subsample.results.advise.pilot import Pilot, run_pilot
 from pymc_subsample.results.advise.result import EXACT, Advice, Option
+from pymc_subsample.samplers.hmc_ecs.step import HMCECS
 from pymc_subsample.samplers.registry import ADVISED, step_of
-from pymc_subsample.samplers.scalable.sampler import CROWD
+from pymc_subsample.samplers.scalable.sampler import CROWD, crowded
+from pymc_subsample.samplers.scalable.step import ScalableMH
 from pymc_subsample.units.choosing import sums_over_all
 
 # Tried unless others are named: the one whose set-up is the shorter before the other.
@@ -37,15 +43,7 @@ _FIRST = [name for name, advised in ADVISED.items() if advised.unasked]
 _SHARE, _LEAST = 0.1, 0.2
 # Share of that for a pilot's draws. A choice: the rest is for set-ups and compiling.
 _OF_DRAWS = 0.4
-# Where the cube of the number of parameters is so many times the number of rows, set-ups are as
-# dear as they ever are, and rows accept little.
-_CROWDED = 20.0
-# Seconds beyond a run that a set-up is tried for, whatever comes of it. A choice of patience.
-_TRIED = 3.0
-# Gradients per draw of NUTS that are usual. A tree of depth four.
-USUAL = 15
 _DEAR = "its set-up would take too long beside the run"
-_UNTRIED = "no trial of it was possible, and it takes the gradients of the step that was tried"
 
 
 class Trials:
@@ -61,6 +59,7 @@ class Trials:
         self._refusals: dict[str, Exception] = {}
         # The first step that was set up whole, its seconds, and all rows beside it.
         self._first: ChainStep | None = None
+        self._set_up: dict[str, ChainStep] = {}
         self._setup = 0.0
         self._full: AllRows | None = None
 
@@ -99,11 +98,25 @@ class Trials:
             untried = f"ScalableMH, which is exact, was not tried: {exact.note}."
             refused, *_ = exact.note.split(" Use HMCECS")
             said += [refused if exact.status == "refused" else untried]
+        said += self._beside_auto(advice)
         if len(self._modes) > 1:
             said += [
                 "The posterior has at least two modes, and a chain of any sampler may see only one."
             ]
         return self._with_options(replace(advice, reason=" ".join([advice.reason, *said])))
+
+    def _beside_auto(self, advice: Advice) -> list[str]:
+        """Say which step `pms.auto` takes, if it is another one, and why."""
+        first, exact = (self._set_up.get(name) for name in ("HMCECS", "ScalableMH"))
+        if not isinstance(first, HMCECS):
+            return []
+        counted = isinstance(exact, ScalableMH) and time_of_exact_draws(first, exact) <= ALIKE
+        taken = "ScalableMH" if counted else "HMCECS"
+        if advice.recommendation == taken:
+            return []
+        if advice.recommendation != advice.tried:
+            return [f"pms.auto() subsamples all the same, by {taken}."]
+        return [f"pms.auto() takes {taken}: it counts what draws read, and runs no pilots."]
 
     @property
     def _modes(self) -> list:
@@ -122,21 +135,27 @@ class Trials:
             return "no step could save enough"
         usually, at_most = ADVISED[name].dearer
         best = min(full, first.seconds) if first.passed else np.inf
-        if self.empty.parameters**3 > _CROWDED * first.rows:
+        if crowded(self.empty.parameters, first.rows):
             return CROWD if at_most * setup > _SHARE * best else ""
-        most = max(exact_may_take(best), best + _TRIED)
+        most = max(exact_may_take(best), best + PATIENCE)
         return _DEAR if usually * setup > most else ""
 
     def _try(self, name: str, asked: bool, **options: Any) -> None:
         """Make a step, run its pilot, and keep what it comes to."""
         first, given = self._first, self.given | options
-        shared = {} if first is None or len(self._modes) > 1 else {"reference": first}
+        shared: dict[str, Any] = {}
+        if isinstance(first, HMCECS) and name == "ScalableMH":
+            shared = {"reference": Shared(first)}
+        elif first is not None and len(self._modes) <= 1:
+            shared = {"reference": first}
         step, setup = made(step_of(name), self.model, given, **shared)
+        self._set_up[name] = step
         if first is None:
             self._first, self._setup = step, setup
         elif shared and step.prepared is not None:  # it need not search what the first one found
             setup += first.seconds_to_reference - step.seconds_to_reference
             step.prepared = replace(step.prepared, search=first.search)
+            step.full = first.full
         advised = ADVISED[name]
         if not asked and (note := advised.unworthy(step)):
             self.others[name] = Option(name, advised.exact, "untried", note=note)
@@ -165,33 +184,19 @@ class Trials:
             rate = pilot.ess_per_draw / each
             return AllRows("pm.Metropolis", ("pm.sample", "pm.sample()"), rate, fixed)
         start = thread_time()
-        each = nuts_cost.seconds_per_full_gradient(
-            # A choice: a tenth of a second, `nuts_cost.TIMED_SECONDS`, or a fifth of what is left.
-            step.expansion,
-            step.prepared.reference,
-            min(0.1, 0.2 * spare),
-        )
-        trial = NutsTrial(step, self.seed)
+        full = projection_of(step)
         spare -= thread_time() - start
         wanted = self.empty.effective_draws
         seconds = setup + nuts_cost.DRAWS * pilot.seconds_per_draw
         seconds += wanted * pilot.seconds_per_draw / pilot.ess_per_draw
+        steps = pilot.gradients_per_draw if pilot.gradients_per_draw > 0 else float(USUAL)
+        own = Gradients(steps / pilot.ess_per_draw, steps)
         for more in (min(spare, self.seconds), 2 * self.seconds):
-            needed = trial.gradients(more)
-            if needed is None:
-                own = pilot.gradients_per_draw if pilot.gradients_per_draw > 0 else float(USUAL)
-                needed = Gradients(own / pilot.ess_per_draw, own, _UNTRIED)
-            gradient = each * nuts_cost.LEAST_SLOWER / nuts_cost.SLOWER if needed.bound else each
-            found = AllRows(
-                nuts()[0],
-                nuts(),
-                1 / (needed.per_effective_draw * gradient),
-                nuts_cost.COMPILE_SECONDS + nuts_cost.DRAWS * needed.per_tuning_draw * gradient,
-                needed.bound,
-            )
-            if needed.bound != CUT or pays(seconds, found.seconds(wanted), CUT):
+            found = full.projected(more, own)
+            if found.bound != CUT or pays(seconds, found.seconds(wanted), CUT):
                 break
-        return found
+        name, code = nuts()
+        return AllRows(name, (name, code), found.ess_per_second, found.fixed, found.bound)
 
     def binary(self) -> Advice:
         """Try Gibbs sampling of binary variables, on a growing batch and on all rows."""
@@ -257,7 +262,7 @@ def made[Step: ChainStep](
 ) -> tuple[Step, float]:
     """Make a step; return it and the seconds that took. It says in a run what it has to say."""
     start = thread_time()
-    with held_back() as unsaid:
+    with silenced() as unsaid:
         step = kind(model=model, **given, **more)
     step.unsaid = unsaid
     return step, thread_time() - start

@@ -4,6 +4,14 @@ from typing import Any
 
 import numpy as np
 
+from pymc_subsample.bounds.thinning import (
+    CORRELATION,
+    DRAW,
+    effective,
+    gradient_time,
+    row_time,
+    steps,
+)
 from pymc_subsample.chain.sampler import Advised, Sampler
 from pymc_subsample.samplers.hmc_ecs.checks import RULES
 
@@ -14,6 +22,15 @@ def _foreseen(step: Any) -> dict[str, float]:
         "loglik_variance": float(np.max(moments.variance(subsample_size))),
         "perturbation": float(np.max(moments.perturbation(subsample_size))),
     }
+
+
+def _effective_time(step: Any) -> float:
+    size, rows = len(step.active), step.rows_read
+    gradient = gradient_time(size, step.expansion.phi_size, rows)
+    refreshed = 0 if step.exact else step.subsample_size / step.n_blocks
+    moving = steps(step.kernel, size) * gradient + refreshed * row_time(step.expansion.width)
+    transition = DRAW / step.transitions_per_draw + moving
+    return transition / effective(1.0, CORRELATION[step.kernel], 1)
 
 
 HMCECS = Sampler(
@@ -29,6 +46,8 @@ HMCECS = Sampler(
         "divergences": int,
     },
     shown=("divergences", "step_size", "data_share"),
-    advised=Advised(place=0, unasked=True, foreseen=_foreseen),
+    advised=Advised(
+        place=0, unasked=True, foreseen=_foreseen, effective_time=_effective_time
+    ),
 )  # fmt: skip
 SAMPLERS = (HMCECS,)

@@ -69,15 +69,20 @@ class ScalableMHState(ReferredState):
 
 def _expand(step: "ScalableMH", tall: TallModel) -> Expansion:
     expansion = of_order(step, tall)
-    if not expansion.n_predictors:
-        raise TallModelError(
-            f"ScalableMH needs rows of {', '.join(map(repr, tall.observed))} that see the "
-            "parameters by at most ten linear predictors each; this model has not. Use HMCECS."
-        )
+    _refuse_no_predictors(expansion)
     return expansion
 
 
+def _refuse_no_predictors(expansion: Expansion) -> None:
+    if not expansion.n_predictors:
+        raise TallModelError(
+            f"ScalableMH needs rows of {', '.join(map(repr, expansion.observed))} that see the "
+            "parameters by at most ten linear predictors each; this model has not. Use HMCECS."
+        )
+
+
 def _connected(step: "ScalableMH") -> None:
+    _refuse_no_predictors(step.expansion)
     if step.prepared is not None:  # otherwise the set-up goes on
         step.deciding.connect(step.expansion)
         step.compiled = step.deciding.model

@@ -59,7 +59,9 @@ class Deciding:
         intensity: float,
         temperature: float,
         operations: int,
+        patience: float = np.inf,
     ):
+        self.patience = patience  # Seconds that the choice may take, by a count.
         self.active, self._bound, self._operations = active, bound, operations
         self._scale = {"temperature": temperature, "intensity": intensity}
         self._tables: list[tuple[Reference, RowBounds]] = []
@@ -161,12 +163,14 @@ class Deciding:
         bounds = self.bounds(home.reference, home.factor)
         strata, seen = bounds.table.elements.shape
         terms = math.comb(seen + 2, 3) * self._second.n_predictors**2
-        costly = self._second.n_rows * terms > _MOST_TERMS or strata * terms > _MOST_CUBES
+        most = _MOST_TERMS * min(1.0, self.patience / _OF_THIRD)
+        costly = self._second.n_rows * terms > most or strata * terms > _MOST_CUBES
         if bounds.per_decision <= _FEW_ROWS or costly:
             return None
         third = self._second.third()
         try:
-            sharper = third and self._bounds(third, home.reference, home.factor, _OF_THIRD)
+            seconds = min(_OF_THIRD, self.patience)
+            sharper = third and self._bounds(third, home.reference, home.factor, seconds)
         except TallModelError:
             return None
         affordable = _DEARER * bounds.reading.time + _SHARE * DRAW
@@ -195,7 +199,8 @@ class Deciding:
         points = self._points(reference, factor, count)
         if self._seconds is None:
             gradient = counted_gradient(self._operations, self._second.n_rows)
-            self._seconds = SAVED_SECONDS + 2 * DRAWS * FEW_GRADIENTS * gradient
+            nuts = SAVED_SECONDS + 2 * DRAWS * FEW_GRADIENTS * gradient
+            self._seconds = min(nuts, self.patience)
         bounds = bound_rows(
             expansion, reference, points, self._bound, **self._scale, exact=self.exact,
             seconds=min(seconds, self._seconds),

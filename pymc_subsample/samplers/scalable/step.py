@@ -275,16 +275,19 @@ class ScalableMH(ChainStep):
         usual = one if len(self.active) == 1 else many
         given = getattr(proposal, "target_accept", target_accept)
         self.target_accept = usual if given is None else given
+        beside = self.like  # a step that needs no bounds
         problem, self.prepared = finding_reference.find(self, temperature=self.temperature)
         with doing("bounding what the expansions leave of the rows"):
             self.deciding = Deciding(
                 self.expansion, self.active, self.bound, self.intensity, self.temperature,
-                operations=len(list(toposort(self.tall.batch.outputs))),
+                operations=len(list(toposort(self.tall.batch.outputs))), patience=self.patience,
             )  # fmt: skip
             try:
                 found = self.deciding.choose(order, self.prepared.at_modes)
             except UnboundedError as error:
-                instead = instead_of_bounds(_as_hmc_ecs(self, problem, self.prepared))
+                instead = "Use HMCECS."
+                if beside is None:
+                    instead = instead_of_bounds(_as_hmc_ecs(self, problem, self.prepared))
                 raise TallModelError(f"{error} {instead}") from error
         self.control_variate_order = self.deciding.order
         self.compiled = self.deciding.model

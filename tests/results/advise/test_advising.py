@@ -13,9 +13,10 @@ import pytest
 
 import pymc_subsample as pms
 from pymc_subsample.chain.nuts_cost import quiet
+from pymc_subsample.chain.nuts_trial import CUT
 from pymc_subsample.results.advise import decision, trials
 from pymc_subsample.results.advise.decision import AllRows
-from pymc_subsample.results.advise.pilot import CUT, Pilot, run_pilot
+from pymc_subsample.results.advise.pilot import Pilot, run_pilot
 from pymc_subsample.results.advise.result import Option, duration, percent, read
 from pymc_subsample.samplers.registry import ADVISED
 

@@ -8,7 +8,7 @@ import pytest
 
 import pymc_subsample as pms
 from pymc_subsample.chain.nuts_cost import quiet
-from pymc_subsample.results.advise.pilot import CUT, NutsTrial, smallest_ess
+from pymc_subsample.chain.nuts_trial import CUT, NutsTrial, smallest_ess
 from tests.results.advise.test_advising import logistic
 
 
