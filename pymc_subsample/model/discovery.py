@@ -54,8 +54,8 @@ def full_data_model(model: pm.Model) -> pm.Model:
     return model_from_fgraph(new, mutate_fgraph=True)
 
 
-def refuse_missing(model: pm.Model) -> None:
-    """Raise if data are masked, or PyMC imputes missing values of an observed variable."""
+def refuse_masked(model: pm.Model) -> None:
+    """Raise if data are masked."""
     for var in model.data_vars:  # where `pm.set_data` was given NaN, or a mask
         masked = np.ma.getmaskarray(var.get_value(borrow=True))
         if masked.any():
@@ -63,6 +63,11 @@ def refuse_missing(model: pm.Model) -> None:
                 f"pm.Data {var.name!r} has missing values (NaN, or masked) in {_places(masked)}. "
                 "Leave these rows out, or fill in what is missing."
             )
+
+
+def refuse_missing(model: pm.Model) -> None:
+    """Raise if data are masked, or PyMC imputes missing values of an observed variable."""
+    refuse_masked(model)
     observed = {rv.name for rv in model.observed_RVs}
     for rv in model.free_RVs:
         name = rv.name.removesuffix("_unobserved")

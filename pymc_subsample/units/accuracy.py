@@ -103,8 +103,8 @@ def choose_nodes(
         reached = np.inf
         at = [moved(few, x, own, steps) for x in points]
         for n in _LADDER if per_dimension is None else (per_dimension,):
-            cost = _cost(few.graphs.size, n, steps)
-            many = n > _LADDER[0] and len(nodes(few.graphs.size, n)[0]) > _MOST_NODES
+            cost = _cost(few.graphs.most, n, steps)
+            many = n > _LADDER[0] and len(nodes(few.graphs.most, n)[0]) > _MOST_NODES
             if many or cost >= least:
                 break
             each = differences(at, n) - exact(n)

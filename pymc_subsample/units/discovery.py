@@ -1,7 +1,8 @@
 """Local variables: those each of whose elements belongs to few rows, given the others.
 
 A variable is one where every row reads it by the row's level of one grouping, ``z[customer]``, or
-by the row itself, and where a level's elements are independent of other levels' a priori.
+by the row itself, or not at all, as what is missing in other rows; and where a level's elements are
+independent of other levels' a priori.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.errors import CoupledRows, op_name
 from pymc_subsample.model.trace import RowTrace
+from pymc_subsample.units.placed import PLACES
 from pymc_subsample.units.reading import Reading, standardised
 from pymc_subsample.units.states import Endless, is_discrete, values_of
 
@@ -27,13 +29,18 @@ from pymc_subsample.units.states import Endless, is_discrete, values_of
 _INTEGRATED = 1_000
 
 
+# A term by its position, or the prior of a variable by its name, whose rows are its elements.
+Read = int | str
+
+
 @dataclass(frozen=True)
 class Use:
-    """How the rows of a term read a variable."""
+    """How the rows of a term, or elements in their prior, read a variable."""
 
-    term: int
+    term: Read
     axis: int  # Of the term, with its rows.
-    index: np.ndarray  # Level of each row.
+    # Element of each row, -1 if there is none, or elements: of shape (rows,) or (rows, k).
+    index: np.ndarray
     levels: int
     numbers: int  # Elements that a row has.
     own: int  # Axis of the variable with the levels.
@@ -47,20 +54,35 @@ class Grouping:
     levels: int
     own: dict[str, int]  # Axis of each variable with the levels.
     discrete: bool  # Whether one of them is.
-    index: dict[int, np.ndarray] = field(default_factory=dict)  # Level of each row, by term,
+    index: dict[int, np.ndarray] = field(default_factory=dict)  # Level of each row, or -1, by term,
     axes: dict[int, int] = field(default_factory=dict)  # the axis of the term with the rows,
     numbers: dict[int, int] = field(default_factory=dict)  # and how many elements each has.
+    # Level of each element of these variables, or -1, and of others whose prior reads one of them.
+    above: dict[str, np.ndarray] = field(default_factory=dict)
+    links: set[tuple[str, str]] = field(default_factory=set)  # Of which prior reads which.
+    # Elements of a variable that levels have, of shape (levels,) or (levels, k), -1 for none. Those
+    # of others have one each.
+    elements: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def elements_of(self, name: str) -> np.ndarray:
+        """Return which elements of a variable levels have, -1 for none."""
+        return self.elements.get(name, np.arange(self.levels))
+
+    @property
+    def partial(self) -> bool:
+        """Whether there are rows without a level, or levels without an element."""
+        return bool(self.elements) or any((index < 0).any() for index in self.index.values())
 
     @property
     def rows(self) -> int:
         """Number of rows of all terms, of which each element is one."""
-        return sum(self.numbers[t] * len(index) for t, index in self.index.items())
+        return sum(self.numbers[t] * int((i >= 0).sum()) for t, i in self.index.items())
 
     @property
     def rows_per_level(self) -> float:
         """Of levels with rows, on average."""
-        with_rows = np.unique(np.concatenate(list(self.index.values())))
-        return self.rows / max(len(with_rows), 1)
+        index = np.concatenate([*self.index.values(), np.zeros(0, dtype=int)])
+        return self.rows / max(len(np.unique(index[index >= 0])), 1)
 
     @property
     def by_row(self) -> bool:
@@ -76,7 +98,7 @@ class Grouping:
     @property
     def required(self) -> bool:
         """Whether its variables cannot be sampled as parameters."""
-        return self.by_row or self.discrete
+        return self.by_row or self.discrete or self.partial
 
     @property
     def pays(self) -> bool:
@@ -110,38 +132,112 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
             reasons[name] = str(error)
     groupings: list[Grouping] = []
     for name, found in uses.items():
-        discrete = is_discrete(reading.values[name])
-        new = Grouping([name], found[0].levels, {name: found[0].own}, discrete)
-        for use in found:
-            new.index[use.term], new.axes[use.term] = use.index, use.axis
-            new.numbers[use.term] = use.numbers
-        for grouping in [g for g in groupings if _are_one(g, new)]:
-            groupings.remove(grouping)
-            new = _joined(grouping, new)
+        try:
+            new = _of_uses(reading, name, found)
+        except _NotLocal as error:
+            reasons[name] = str(error)
+            continue
+        for grouping in groupings[:]:
+            if (pairs := _pairs(grouping, new)) is not None:
+                groupings.remove(grouping)
+                new = _joined(grouping, new, pairs)
         groupings.append(new)
     return _without_parents(reading, groupings, reasons), reasons
 
 
-def _are_one(a: Grouping, b: Grouping) -> bool:
-    """Whether the rows of a term at least read two groupings by the same levels."""
+def _of_uses(reading: Reading, name: str, found: Sequence[Use]) -> Grouping:
+    """Return the grouping of a single variable, whose levels are its elements.
+
+    Where rows read several of them, levels are rows.
+    """
+    first = found[0]
+    new = Grouping([name], first.levels, {name: first.own}, is_discrete(reading.values[name]))
+    several = [use for use in found if use.index.ndim > 1]
+    level = np.arange(first.levels)  # Of each element.
+    if several:
+        places = several[0].index[(several[0].index >= 0).any(axis=1)]
+        level[:] = -1
+        level[places[places >= 0]] = np.nonzero(places >= 0)[0]
+        alone = np.flatnonzero(level < 0)
+        level[alone] = len(places) + np.arange(len(alone))
+        new.levels = len(places) + len(alone)
+        rest = np.full((len(alone), places.shape[1]), -1)
+        rest[:, 0] = alone
+        new.elements[name] = np.concatenate([places, rest])
+    for use in found:
+        index = np.where(use.index >= 0, level[use.index], -1)
+        if index.ndim > 1:
+            index = index.max(axis=1)
+            own = np.where(index[:, None] >= 0, new.elements[name][index], -1)
+            if not np.array_equal(own, use.index):
+                raise _NotLocal("is read at several levels by a row")
+        if isinstance(use.term, str):
+            new.above[use.term] = index
+            new.links.add((use.term, name))
+        else:
+            new.index[use.term], new.axes[use.term] = index, use.axis
+            new.numbers[use.term] = use.numbers
+    new.above[name] = level
+    return new
+
+
+def _pairs(a: Grouping, b: Grouping) -> np.ndarray | None:
+    """Return levels of two groupings that rows read together, (n, 2); None if they are not one.
+
+    They are if to each level of one belongs at most one of the other. Where rows do not all have
+    levels, both have to pay, or neither: what is missing of single rows is no reason to integrate
+    over groups of many.
+    """
     both = a.index.keys() & b.index.keys()
-    return bool(both) and all(
-        a.levels == b.levels
-        and a.axes[term] == b.axes[term]
-        and np.array_equal(a.index[term], b.index[term])
-        for term in both
-    )
+    above = a.above.keys() & b.above.keys()
+    if not (both or above) or any(a.axes[term] != b.axes[term] for term in both):
+        return None
+    read = [(a.index[term], b.index[term]) for term in both]
+    read += [(a.above[name], b.above[name]) for name in above]
+    same = a.levels == b.levels and all(np.array_equal(x, y) for x, y in read)
+    if same and not (a.partial or b.partial):
+        return np.column_stack([np.arange(a.levels)] * 2)
+    found = np.unique(np.concatenate([(x * b.levels + y)[(x >= 0) & (y >= 0)] for x, y in read]))
+    pairs = np.column_stack(np.divmod(found, b.levels))
+    one_to_one = all(len(np.unique(column)) == len(pairs) for column in pairs.T)
+    return pairs if one_to_one and a.pays == b.pays else None
 
 
-def _joined(a: Grouping, b: Grouping) -> Grouping:
+def _joined(a: Grouping, b: Grouping, pairs: np.ndarray) -> Grouping:
+    """Join two groupings whose levels are one where `pairs` say so."""
+    alone = np.setdiff1d(np.arange(b.levels), pairs[:, 1])
+    new = np.full(b.levels, -1)  # Number of each level of b.
+    new[pairs[:, 1]] = pairs[:, 0]
+    new[alone] = a.levels + np.arange(len(alone))
+    levels = a.levels + len(alone)
+
+    def moved(index: np.ndarray) -> np.ndarray:
+        return np.where(index >= 0, new[index], -1)
+
+    def both(x: dict, y: dict) -> dict:
+        y = {key: moved(index) for key, index in y.items()}
+        shared = {key: np.where(x[key] >= 0, x[key], y[key]) for key in x.keys() & y.keys()}
+        return x | y | shared
+
+    elements = {}
+    for grouping, place in ((a, np.arange(a.levels)), (b, new)):
+        for name in grouping.names:
+            own = grouping.elements_of(name)
+            found = np.full((levels, *own.shape[1:]), -1)
+            found[place] = own
+            if not np.array_equal(found, np.arange(levels)):
+                elements[name] = found
     return Grouping(
         a.names + b.names,
-        a.levels,
+        levels,
         a.own | b.own,
         a.discrete or b.discrete,
-        a.index | b.index,
+        both(a.index, b.index),
         a.axes | b.axes,
         a.numbers | b.numbers,
+        both(a.above, b.above),
+        a.links | b.links,
+        elements,
     )
 
 
@@ -161,7 +257,8 @@ def _uses_of(reading: Reading, name: str, value: Variable) -> list[Use]:
         )
     found = [_use(reading, i, name, value) for i, term in enumerate(reading.terms)
              if value in ancestors([term.graph])]  # fmt: skip
-    if not found:
+    found += _uses_in_priors(reading, name, value)
+    if all(isinstance(use.term, str) and (use.index >= 0).all() for use in found):
         raise _NotLocal("is read by no rows")
     if len({(use.levels, use.own) for use in found}) > 1:
         raise _NotLocal("has its levels on two axes")
@@ -212,6 +309,28 @@ def _use(reading: Reading, position: int, name: str, value: Variable) -> Use:
     raise reason
 
 
+def _uses_in_priors(reading: Reading, name: str, value: Variable) -> list[Use]:
+    """Return how elements of other variables read a variable in their prior, where that is known.
+
+    Where it isn't, the variable is none of their level.
+    """
+    found = []
+    for child, prior in reading.priors.items():
+        if child == name or value not in ancestors([prior]):
+            continue
+        for axis in range(reading.values[child].type.ndim):
+            trace = reading.trace()
+            try:
+                trace.follow(prior, axis)
+                read = _read_by(reading, trace, prior, axis, value)
+            except (CoupledRows, _NotLocal):
+                continue
+            if trace.axes.get(reading.values[child]) == axis and read[0].ndim == 1:
+                found.append(Use(child, axis, read[0], *read[1:2], 1, read[2]))
+                break
+    return found
+
+
 def gathers(trace: RowTrace, graph: Variable, values: Sequence[Variable]) -> dict[Apply, Variable]:
     """Return nodes with rows that read tables made of `values`, and those tables.
 
@@ -240,7 +359,8 @@ def level_axis(trace: RowTrace, node: Apply) -> tuple[int, Variable]:
         raise _NotLocal("is indexed by several columns at once")
     [(axis, entry)] = ours
     others = [e for i, e in arrays if i != axis]
-    if entry.type.ndim != 1 or not trace.stop(entry):
+    several = entry.type.ndim == 2 and entry.name == PLACES and node.inputs[0].type.ndim == 1
+    if not (entry.type.ndim == 1 or several) or not trace.stop(entry):
         raise _NotLocal("is read at several levels by a row")
     if any(not isinstance(e, Constant) or e.type.ndim for e in others):
         raise _NotLocal("is indexed by several arrays at once")
@@ -268,7 +388,9 @@ def _read_by(
         if value not in own.axes or gathers(own, table, [value]):
             raise _NotLocal("is read through what mixes its levels")
         [index] = evaluate([entry], reading.arrays)
-        use = np.where(index < 0, index + levels, index), levels, own.axes[value]
+        if entry.name != PLACES:
+            index = np.where(index < 0, index + levels, index)
+        use = index, levels, own.axes[value]
         if found is not None and not (use[1:] == found[1:] and np.array_equal(use[0], found[0])):
             raise _NotLocal("is read at several levels by a row")
         found = use
@@ -288,17 +410,14 @@ def _without_parents(
                 for child, prior in reading.priors.items()
                 if child != name and reading.values[name] in ancestors([prior])
             ]
-            other = next((c for c in children if not _follows(reading, grouping, name, c)), None)
+            other = next((c for c in children if not _follows(grouping, name, c)), None)
             if other is not None:
                 grouping.names.remove(name)
+                grouping.elements.pop(name, None)
                 reasons[name] = f"enters the prior of {other!r}, which is not one of its level"
     return [grouping for grouping in groupings if grouping.names]
 
 
-def _follows(reading: Reading, grouping: Grouping, parent: str, child: str) -> bool:
+def _follows(grouping: Grouping, parent: str, child: str) -> bool:
     """Whether the prior of a variable reads another level by level."""
-    if child not in grouping.names:
-        return False
-    trace = reading.trace()
-    trace.follow(reading.priors[child], grouping.own[child])
-    return trace.axes.get(reading.values[parent]) == grouping.own[parent]
+    return child in grouping.names and (child, parent) in grouping.links

@@ -19,29 +19,34 @@ class Table:
 
     units: np.ndarray  # Positions of the units.
     lengths: tuple[int, ...]  # By term; 0 where these units have no rows of it.
+    elements: int  # Of local variables that each has.
 
     def of(self, most: int) -> "Table":
         """Return this table of some units, from first to last."""
         some = np.linspace(0, len(self.units) - 1, min(most, len(self.units))).astype(int)
-        return Table(self.units[some], self.lengths)
+        return Table(self.units[some], self.lengths, self.elements)
 
 
 def tables(functions: UnitFunctions) -> list[Table]:
     """Return tables of all units, which together hold few numbers in vain."""
     units = len(functions.levels)
     filled = [_filled(np.bincount(part.unit, minlength=units)) for part in functions.data[1:]]
-    lengths = np.column_stack(filled)
+    # Units of a table have equally many variables.
+    size, active = functions.graphs.size, functions.active
+    own = np.full(units, size) if active is None else active.sum(axis=1)
+    lengths = np.column_stack([own, *filled])
     while True:
         kinds, kind, counts = np.unique(lengths, axis=0, return_inverse=True, return_counts=True)
         alike = [np.flatnonzero(counts == n) for n in np.unique(counts)]
-        several = [same for same in alike if len(same) > 1]
+        several = [same for same in alike if len(np.unique(kinds[same, 0])) < len(same)]
         if not several:
             break
         # Terms of equally many rows would be taken for terms of the same rows.
-        together = np.isin(kind.ravel(), several[0][:2])
-        lengths[together] = kinds[several[0][:2]].max(axis=0)
+        sizes = kinds[several[0], 0]
+        two = several[0][sizes == next(n for n in sizes if (sizes == n).sum() > 1)][:2]
+        lengths[np.isin(kind.ravel(), two)] = kinds[two].max(axis=0)
     return [
-        Table(np.flatnonzero(kind.ravel() == i), tuple(map(int, lengths)))
+        Table(np.flatnonzero(kind.ravel() == i), tuple(map(int, lengths[1:])), int(lengths[0]))
         for i, lengths in enumerate(kinds)
     ]
 

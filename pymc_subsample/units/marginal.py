@@ -16,7 +16,7 @@ from pymc_subsample.units.graphs import unit_graphs
 from pymc_subsample.units.integrated import add_units, start_at, without
 from pymc_subsample.units.missed_mass import refuse_other_modes
 from pymc_subsample.units.modes import find_modes
-from pymc_subsample.units.quadrature import nodes_of
+from pymc_subsample.units.quadrature import nodes, nodes_of
 from pymc_subsample.units.reading import Reading, read, standardised, warn_of_codes
 from pymc_subsample.units.reference import find_reference, start_of
 from pymc_subsample.units.unit_densities import UnitFunctions
@@ -122,8 +122,7 @@ def without_local(
     theta = find_reference(functions, rng)
     modes = find_modes(functions, theta, start_of(functions))
     integral = choose_nodes(functions, theta, modes, rng, per_dimension)
-    points, _ = nodes_of(functions.graphs, integral.per_dimension)
-    refuse_other_modes(functions, theta, modes, float(np.max(np.abs(points))), rng)
+    refuse_other_modes(functions, theta, modes, _reach(functions, integral.per_dimension), rng)
     if per_dimension is None and integral.error > TOLERABLE:
         raise inaccurate(integral, functions)
     marginal = Marginal(functions, theta, modes, integral)
@@ -155,17 +154,30 @@ def inaccurate(integral: Integral, functions: UnitFunctions) -> TallModelError:
     )
 
 
+def _reach(functions: UnitFunctions, per_dimension: int) -> float:
+    """Return how far nodes come, zero for states."""
+    if functions.graphs.states is not None:
+        return 0.0
+    each = range(1, functions.graphs.most + 1)
+    return max(float(np.max(np.abs(nodes(size, per_dimension)[0]))) for size in each)
+
+
 def described(marginal: Marginal) -> str:
     """Say what was integrated out: levels, rows, nodes and the error of these."""
     functions, rows = marginal.functions, marginal.functions.n_rows
-    points = len(nodes_of(functions.graphs, marginal.integral.per_dimension)[0])
-    error, exact = marginal.integral.error, functions.graphs.states is not None
+    graphs, exact = functions.graphs, functions.graphs.states is not None
     each = f"{rows.min():,}" if rows.min() == rows.max() else f"{rows.min():,} to {rows.max():,}"
     each += " row" if rows.max() == 1 else " rows"
-    nodes_or_states = f"{points:,} {'states' if exact else 'nodes'}"
+    kinds = None if graphs.active is None else np.unique(functions.active, axis=0)
+    numbers = nodes_of(graphs, marginal.integral.per_dimension, kinds)[1]
+    numbers = np.isfinite(numbers).sum(axis=0)
+    fewest, most = int(np.min(numbers)), int(np.max(numbers))
+    points = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    nodes_or_states = f"{points} {'states' if exact else 'nodes'}"
+    error = marginal.integral.error
     said = f" (error of the log density at far points {error:.1g})"
     said = "" if exact or np.isnan(error) else said
     return (
-        f"{' and '.join(functions.graphs.grouping.names)} integrated out, of {len(rows):,} levels "
+        f"{' and '.join(graphs.grouping.names)} integrated out, of {len(rows):,} levels "
         f"with {each} (mean {rows.mean():.1f}), by {nodes_or_states} each{said}"
     )

@@ -22,12 +22,13 @@ from pymc_subsample.graph.concrete import concretize, depends_on, rebuild, tenso
 from pymc_subsample.graph.nodes import lower_factor
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.data_columns import row_number_test
-from pymc_subsample.model.discovery import full_data_model, refuse_missing, row_terms
+from pymc_subsample.model.discovery import full_data_model, refuse_masked, row_terms
 from pymc_subsample.model.indices import negative_codes
 from pymc_subsample.model.parameter_checks import split_checks
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.terms import TermPart, parts_of
 from pymc_subsample.model.trace import RowTrace
+from pymc_subsample.units.placed import read_by_places
 from pymc_subsample.validation import warn
 
 # Location and scale are the last two of their parameters.
@@ -70,7 +71,7 @@ class Reading:
 def read(model: pm.Model) -> Reading:
     """Read a model."""
     model = full_data_model(model)
-    refuse_missing(model)
+    refuse_masked(model)
     observed, free = row_terms(model, None), list(model.free_RVs)
     found = {rv.name: _form(rv) for rv in free if model.rvs_to_transforms[rv] is None}
     forms = {name: form for name, form in found.items() if form is not None}
@@ -91,7 +92,10 @@ def read(model: pm.Model) -> Reading:
             )
     lengths = {max(g.type.shape) for g in concrete.outputs[: len(observed)] if g.type.shape}
     negative = list(negative_codes(concrete, lengths, model))
-    outputs = select_in_data(concrete.outputs, concrete.arrays, concrete.values)
+    outputs = read_by_places(
+        concrete.outputs, concrete.arrays, concrete.values, min((n for n in lengths if n > 1), default=2)
+    )
+    outputs = select_in_data(outputs, concrete.arrays, concrete.values)
     outputs, checks = split_checks(outputs)
     potentials, left = {v.name for v in model.potentials}, iter(outputs)
     terms = [

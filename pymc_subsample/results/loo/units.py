@@ -76,7 +76,7 @@ class UnitsLeftOut(LeftOut):
         self.draws = len(thetas)
         self.elpd, self.p, self.k = np.full((3, self.n), np.nan)
         times = _FINER * marginal.integral.per_dimension
-        self._nodes, self._log_weights = nodes_of(functions.graphs, times)
+        self._nodes, self._log_weights = nodes_of(functions.graphs, times, None)
         self._most = max(1, int(_TOGETHER / (len(self._nodes) * functions.n_rows.mean())))
 
     def known(self) -> Approximation:
