@@ -210,13 +210,20 @@ class LocalDraws:
         """Return a draw given a point of value variables, by the names of value variables."""
         functions = self._marginal.functions
         theta = functions.ravel(dict(point))
-        counted = theta.tobytes() + number.to_bytes(8, signed=True)
-        digest = hashlib.blake2b(counted, key=key, digest_size=16).digest()
-        rng = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+        rng = generator_at(theta, key, number)
         u = np.concatenate([drawer.draw(theta, rng) for drawer in self._parts])
         own = [variable_of(self._graphs, name, u) for name in self._graphs.grouping.names]
         found = self._values(*functions.split(theta), *own)
         return dict(zip(self._names, found, strict=True))
+
+
+def generator_at(
+    values: np.ndarray, key: bytes, number: int, person: bytes = b""
+) -> np.random.Generator:
+    """Return a generator that follows from shared values, a chain's key and a draw's number."""
+    counted = values.tobytes() + number.to_bytes(8, signed=True)
+    digest = hashlib.blake2b(counted, key=key, digest_size=16, person=person).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
 
 def _parts(levels: int) -> list[np.ndarray]:

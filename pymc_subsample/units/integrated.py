@@ -9,10 +9,8 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.logprob.utils import CheckParameterValue
-from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Variable
-from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
@@ -26,6 +24,7 @@ from pymc_subsample.units.moving import newton
 from pymc_subsample.units.quadrature import nodes, nodes_of
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.unit_densities import UnitFunctions, row_derivatives
+from pymc_subsample.units.unread import without_variables
 from pymc_subsample.units.vectorised import broadcasts, vectorised
 from pymc_subsample.units.verification import check_table
 
@@ -39,24 +38,8 @@ _CONDITION = CheckParameterValue("parameters of units", can_be_replaced_by_ninf=
 
 def without(reading: Reading, names: Sequence[str], functions: UnitFunctions) -> pm.Model:
     """Return the model without local variables and what depends on them."""
-    model = reading.model
-    given = dict(model.rvs_to_initial_values)
-    try:
-        model.rvs_to_initial_values.update(dict.fromkeys(given))
-        old, memo = fgraph_from_model(model)
-    finally:
-        model.rvs_to_initial_values.update(given)
-    local = {memo[model[name]] for name in names}
     integrated = {reading.terms[i].name for i in functions.graphs.grouping.index}
-    dropped = {memo[model[name]] for name in integrated}
-    kept = [v for v in old.outputs if v not in dropped and local.isdisjoint(ancestors([v]))]
-    # Data that nothing reads any more would be set by `pm.set_data` in vain.
-    read = [v for v in model.named_vars.values() if memo[v] in kept and v not in model.data_vars]
-    above = set(ancestors([*read, *(model.rvs_to_values.get(v, v) for v in read)]))
-    unread = {memo[v] for v in model.data_vars if v not in above}
-    fgraph = FunctionGraph(outputs=[v for v in kept if v not in unread], clone=False)
-    fgraph._coords, fgraph._dim_lengths = old._coords, old._dim_lengths
-    return model_from_fgraph(fgraph, mutate_fgraph=True)
+    return without_variables(reading.model, [*names, *integrated])
 
 
 def start_at(model: pm.Model, functions: UnitFunctions, theta: np.ndarray) -> None:
