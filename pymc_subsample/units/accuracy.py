@@ -119,7 +119,9 @@ def choose_nodes(
             if error < _ERROR:
                 least = _WORTH * cost
                 break
-        if steps and not reached < before:
+        # Where levels have different numbers of variables, derivatives of each kind are compiled.
+        apart = few.graphs.active is not None and error < _ERROR
+        if apart or (steps and not reached < before):
             break
         before = reached
     assert result is not None
