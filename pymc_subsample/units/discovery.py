@@ -128,13 +128,13 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
     for name, value in reading.values.items():
         try:
             uses[name] = _uses_of(reading, name, value)
-        except _NotLocal as error:
+        except NotLocal as error:
             reasons[name] = str(error)
     groupings: list[Grouping] = []
     for name, found in uses.items():
         try:
             new = _of_uses(reading, name, found)
-        except _NotLocal as error:
+        except NotLocal as error:
             reasons[name] = str(error)
             continue
         for grouping in groupings[:]:
@@ -170,7 +170,7 @@ def _of_uses(reading: Reading, name: str, found: Sequence[Use]) -> Grouping:
             index = index.max(axis=1)
             own = np.where(index[:, None] >= 0, new.elements[name][index], -1)
             if not np.array_equal(own, use.index):
-                raise _NotLocal("is read at several levels by a row")
+                raise NotLocal("is read at several levels by a row")
         if isinstance(use.term, str):
             new.above[use.term] = index
             new.links.add((use.term, name))
@@ -241,17 +241,17 @@ def _joined(a: Grouping, b: Grouping, pairs: np.ndarray) -> Grouping:
     )
 
 
-class _NotLocal(Exception):
-    pass
+class NotLocal(Exception):
+    """A variable is not local, for a reason."""
 
 
 def _uses_of(reading: Reading, name: str, value: Variable) -> list[Use]:
-    """Return how terms read a variable; raise `_NotLocal` with a reason if it is not local."""
+    """Return how terms read a variable; raise `NotLocal` with a reason if it is not local."""
     op = op_name(reading.model[name].owner.op)
     if value.type.ndim == 0:
-        raise _NotLocal("is a single number")
+        raise NotLocal("is a single number")
     if op.startswith("ZeroSumNormal"):
-        raise _NotLocal(
+        raise NotLocal(
             "is a ZeroSumNormal: its levels add up to zero, so that they depend on each other. "
             "Give it a normal prior, whose mean the intercept takes"
         )
@@ -259,29 +259,29 @@ def _uses_of(reading: Reading, name: str, value: Variable) -> list[Use]:
              if value in ancestors([term.graph])]  # fmt: skip
     found += _uses_in_priors(reading, name, value)
     if all(isinstance(use.term, str) and (use.index >= 0).all() for use in found):
-        raise _NotLocal("is read by no rows")
+        raise NotLocal("is read by no rows")
     if len({(use.levels, use.own) for use in found}) > 1:
-        raise _NotLocal("has its levels on two axes")
+        raise NotLocal("has its levels on two axes")
     _check_prior(reading, name, value, found[0].own)
     if is_discrete(value):
         try:
             values_of(reading, name)
         except Endless as error:
-            raise _NotLocal(str(error)) from None
+            raise NotLocal(str(error)) from None
     return found
 
 
 def _check_prior(reading: Reading, name: str, value: Variable, own: int) -> None:
     prior, trace = reading.priors[name], reading.trace()
     if prior.type.ndim <= own or prior.type.shape[own] != value.type.shape[own]:
-        raise _NotLocal(f"has a prior in which levels depend on each other ({_op(reading, name)})")
+        raise NotLocal(f"has a prior in which levels depend on each other ({_op(reading, name)})")
     try:
         trace.follow(prior, own)
         trace.refuse_reductions(depends_on([prior], [value]), value.type.shape[own])
     except (CoupledRows, TallModelError):
         trace.axes.pop(value, None)
     if trace.axes.get(value) != own:
-        raise _NotLocal(f"has a prior in which levels depend on each other ({_op(reading, name)})")
+        raise NotLocal(f"has a prior in which levels depend on each other ({_op(reading, name)})")
 
 
 def _op(reading: Reading, name: str) -> str:
@@ -292,20 +292,20 @@ def _use(reading: Reading, position: int, name: str, value: Variable) -> Use:
     """Return how the rows of a term read a variable, along the first axis on which they do."""
     term = reading.terms[position]
     axes = sorted((a for a, n in enumerate(term.shape) if n > 1), key=lambda a: -term.shape[a])
-    reason = _NotLocal(f"is read by {term.name!r}, which has no rows")
+    reason = NotLocal(f"is read by {term.name!r}, which has no rows")
     for axis in axes:
         trace = reading.trace()
         try:
             trace.follow(term.graph, axis)
         except CoupledRows as error:
-            reason = _NotLocal(f"is read by {term.name!r}, whose rows are coupled by {error}")
+            reason = NotLocal(f"is read by {term.name!r}, whose rows are coupled by {error}")
             continue
         try:
             index, levels, own = _read_by(reading, trace, term.graph, axis, value)
             numbers = int(np.prod(term.shape)) // term.shape[axis]
             return Use(position, axis, index, levels, numbers, own)
-        except _NotLocal as error:
-            reason = _NotLocal(f"{error} in {term.name!r}")
+        except NotLocal as error:
+            reason = NotLocal(f"{error} in {term.name!r}")
     raise reason
 
 
@@ -323,7 +323,7 @@ def _uses_in_priors(reading: Reading, name: str, value: Variable) -> list[Use]:
             try:
                 trace.follow(prior, axis)
                 read = _read_by(reading, trace, prior, axis, value)
-            except (CoupledRows, _NotLocal):
+            except (CoupledRows, NotLocal):
                 continue
             if trace.axes.get(reading.values[child]) == axis and read[0].ndim == 1:
                 found.append(Use(child, axis, read[0], *read[1:2], 1, read[2]))
@@ -334,7 +334,7 @@ def _uses_in_priors(reading: Reading, name: str, value: Variable) -> list[Use]:
 def gathers(trace: RowTrace, graph: Variable, values: Sequence[Variable]) -> dict[Apply, Variable]:
     """Return nodes with rows that read tables made of `values`, and those tables.
 
-    Raises `_NotLocal` where rows read them in another way than by an index.
+    Raises `NotLocal` where rows read them in another way than by an index.
     """
     found: dict[Apply, Variable] = {}
     above = depends_on([graph], values)
@@ -345,7 +345,7 @@ def gathers(trace: RowTrace, graph: Variable, values: Sequence[Variable]) -> dic
             if table in trace.axes or table not in above:
                 continue
             if position or not isinstance(node.op, AdvancedSubtensor):
-                raise _NotLocal("is read as a whole by each row")
+                raise NotLocal("is read as a whole by each row")
             found[node] = table
     return found
 
@@ -356,14 +356,14 @@ def level_axis(trace: RowTrace, node: Apply) -> tuple[int, Variable]:
     arrays = [(i, e) for i, e in enumerate(entries) if isinstance(e, Variable)]
     ours = [(i, e) for i, e in arrays if e in trace.axes]
     if len(ours) != 1:
-        raise _NotLocal("is indexed by several columns at once")
+        raise NotLocal("is indexed by several columns at once")
     [(axis, entry)] = ours
     others = [e for i, e in arrays if i != axis]
     several = entry.type.ndim == 2 and entry.name == PLACES and node.inputs[0].type.ndim == 1
     if not (entry.type.ndim == 1 or several) or not trace.stop(entry):
-        raise _NotLocal("is read at several levels by a row")
+        raise NotLocal("is read at several levels by a row")
     if any(not isinstance(e, Constant) or e.type.ndim for e in others):
-        raise _NotLocal("is indexed by several arrays at once")
+        raise NotLocal("is indexed by several arrays at once")
     return axis, entry
 
 
@@ -375,7 +375,7 @@ def _read_by(
     n_rows = graph.type.shape[axis]
     if value in trace.axes:
         if tables:
-            raise _NotLocal("is read by each row at its own and at other levels")
+            raise NotLocal("is read by each row at its own and at other levels")
         return np.arange(n_rows), n_rows, trace.axes[value]
     found: tuple[np.ndarray, int, int] | None = None
     for node, table in tables.items():
@@ -384,18 +384,18 @@ def _read_by(
         try:
             own.follow(table, level)
         except CoupledRows as error:
-            raise _NotLocal(f"is read through {error}, which mixes its levels,") from None
+            raise NotLocal(f"is read through {error}, which mixes its levels,") from None
         if value not in own.axes or gathers(own, table, [value]):
-            raise _NotLocal("is read through what mixes its levels")
+            raise NotLocal("is read through what mixes its levels")
         [index] = evaluate([entry], reading.arrays)
         if entry.name != PLACES:
             index = np.where(index < 0, index + levels, index)
         use = index, levels, own.axes[value]
         if found is not None and not (use[1:] == found[1:] and np.array_equal(use[0], found[0])):
-            raise _NotLocal("is read at several levels by a row")
+            raise NotLocal("is read at several levels by a row")
         found = use
     if found is None:
-        raise _NotLocal("is not read by the level of a row")
+        raise NotLocal("is not read by the level of a row")
     return found
 
 

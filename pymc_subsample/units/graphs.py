@@ -46,6 +46,7 @@ class RowGraph:
     local: dict[Variable, str]  # Inputs that are local variables, by the names of these.
     index: np.ndarray  # Level of each row.
     times: np.ndarray  # How often each row counts.
+    chosen: np.ndarray | None = None  # Which rows of a term these are, None for all.
 
     @cached_property
     def merged(self) -> "RowGraph":
@@ -62,7 +63,10 @@ class RowGraph:
         columns = {
             v: Column(np.take(c.array, rows, axis=c.axis), c.axis) for v, c in self.columns.items()
         }
-        return replace(self, columns=columns, index=self.index[rows], times=times)
+        chosen = None if self.chosen is None else self.chosen[rows]
+        return replace(
+            self, columns=columns, index=self.index[rows], times=times, chosen=chosen
+        )
 
     def _first(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the first of those that are alike, of n rows, and how many of each there are."""
@@ -338,7 +342,7 @@ def _finished(
     above = set(ancestors([output]))
     columns = {v: c for v, c in columns.items() if v in above}
     local = {v: name for v, name in local.items() if v in above}
-    return RowGraph(output, columns, local, index, np.ones(len(index), dtype=int))
+    return RowGraph(output, columns, local, index, np.ones(len(index), dtype=int), chosen)
 
 
 def _frozen(graphs: Sequence[Variable], arrays: Mapping[Variable, np.ndarray]) -> list[Variable]:

@@ -10,7 +10,7 @@ import pymc as pm
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.units.accuracy import TOLERABLE, Integral, Marginal, choose_nodes
-from pymc_subsample.units.choosing import chosen
+from pymc_subsample.units.choosing import chosen, may_pay
 from pymc_subsample.units.discovery import Grouping
 from pymc_subsample.units.graphs import unit_graphs
 from pymc_subsample.units.integrated import add_units, start_at, without
@@ -21,7 +21,8 @@ from pymc_subsample.units.reading import Reading, read, standardised, warn_of_co
 from pymc_subsample.units.reference import find_reference, start_of
 from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.verification import check_joint
-from pymc_subsample.validation import count
+from pymc_subsample.units.unread import without_unread
+from pymc_subsample.validation import count, name_list
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -104,9 +105,15 @@ def marginalize(
     model = model_in_context(model, "Call pms.marginalize()")
     random = generator(rng)
     per_dimension = None if n_nodes is None else count("n_nodes", n_nodes)
+    model, unread = without_unread(model)
+    names = name_list("integrate", integrate)
+    names = names if names in (None, ["auto"]) else [n for n in names if n not in unread]
+    if unread and (not names or not (names != ["auto"] or may_pay(model))):
+        _log.info("marginalize: nothing observed depends on %s.", " and ".join(unread))
+        return model
     reading = read(model)
     warn_of_codes(reading)
-    new, marginal = without_local(reading, chosen(reading, integrate), per_dimension, random)
+    new, marginal = without_local(reading, chosen(reading, names), per_dimension, random)
     seconds = time.perf_counter() - began
     _log.info("marginalize: %s, in %.1f s.", described(marginal), seconds)
     return new

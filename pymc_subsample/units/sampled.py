@@ -21,7 +21,7 @@ from pymc_subsample.units.marginal import described, inaccurate, without_local
 from pymc_subsample.units.quantities import axes_of_levels
 from pymc_subsample.units.reading import Reading, read, warn_of_codes
 from pymc_subsample.units.states import is_discrete
-from pymc_subsample.units.unread import UnreadDraws, unread, without_variables
+from pymc_subsample.units.unread import UnreadDraws, without_unread
 from pymc_subsample.validation import name_list
 
 _log = logging.getLogger("pymc.subsample")
@@ -187,15 +187,21 @@ def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Unit
     With "auto", those of many levels of few rows each, if integrals over them serve.
     """
     began = time.perf_counter()
-    whole, (model, unread_names) = model, without_unread(model, said)
+    whole, (model, unread) = model, without_unread(model)
+    if unread:
+        sizes = [f"{n} ({int(np.prod(whole[n].shape.eval())):,} values)" for n in unread]
+        _log.info(
+            "%s: nothing observed depends on %s, so that the integral over them is one: they are "
+            "drawn given the others.", said, " and ".join(sizes),
+        )  # fmt: skip
     names = name_list("integrate", integrate)
-    names = None if names in (None, ["auto"]) else [n for n in names if n not in unread_names]
+    names = None if names in (None, ["auto"]) else [n for n in names if n not in unread]
     if names is None:
         found = _automatic(model, said)
     else:
         reading = read(model)
         found = (reading, chosen(reading, names)) if names else None
-    unmixed = Units(whole, model, None, unread_names) if unread_names else None
+    unmixed = Units(whole, model, None, unread) if unread else None
     if found is None:
         return unmixed
     reading, grouping = found
@@ -209,21 +215,7 @@ def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Unit
         return unmixed
     seconds = time.perf_counter() - began
     _log.info("%s: %s, in %.1f s.", said, described(integrals), seconds)
-    return Units(whole, marginal, integrals, unread_names)
-
-
-def without_unread(model: pm.Model, said: str = "") -> tuple[pm.Model, list[str]]:
-    """Return a model without variables that nothing observed depends on, and their names."""
-    names = unread(model)
-    if not names:
-        return model, []
-    if said:
-        sizes = [f"{name} ({int(np.prod(model[name].shape.eval())):,} values)" for name in names]
-        _log.info(
-            "%s: nothing observed depends on %s, so that the integral over them is one: they are "
-            "drawn given the others.", said, " and ".join(sizes),
-        )  # fmt: skip
-    return without_variables(model, names), names
+    return Units(whole, marginal, integrals, unread)
 
 
 def _automatic(model: pm.Model, said: str) -> tuple[Reading, Grouping] | None:

@@ -171,6 +171,24 @@ class UnitFunctions:
             total += np.concatenate([*map(np.ravel, found), np.zeros(0)])
         return total
 
+    def without_level(self, name: str, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which rows of a term have no unit, and their log-likelihoods."""
+        found = [np.zeros(0, dtype=int)], [np.zeros(0)]
+        for called, rows, compiled in self._without_level:
+            if called == name:
+                columns = [c.array for c in rows.columns.values()]
+                [each] = compiled.log_density(*self.split(theta), *columns)
+                found[0].append(rows.chosen)
+                found[1].append(np.broadcast_to(each, rows.chosen.shape))
+        return np.concatenate(found[0]), np.concatenate(found[1])
+
+    @cached_property
+    def _without_level(self) -> list[tuple[str, RowGraph, "_PartFunctions"]]:
+        return [
+            (name, rows, _PartFunctions(rows, self.graphs, self.values))
+            for name, rows in self.graphs.others
+        ]
+
     def _local(self, compiled: "_PartFunctions", data: Part, u: np.ndarray) -> list[np.ndarray]:
         return [by_level(self.graphs, name, u[data.unit]) for name in compiled.local]
 

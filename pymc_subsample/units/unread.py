@@ -38,6 +38,12 @@ def unread(model: pm.Model) -> list[str]:
         kept = [rv for rv in kept if rv not in new]
 
 
+def without_unread(model: pm.Model) -> tuple[pm.Model, list[str]]:
+    """Return a model without such variables, and their names."""
+    names = unread(model)
+    return (without_variables(model, names), names) if names else (model, [])
+
+
 def _made_of(v: Variable) -> list[Variable]:
     return [] if v.owner is None else list(v.owner.inputs)
 
