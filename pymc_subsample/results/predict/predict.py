@@ -20,7 +20,7 @@ from pymc_subsample.diagnostics.reading_draws import group, spread
 from pymc_subsample.model.discovery import full_data_model, refuse_masked
 from pymc_subsample.results.predict.columns import reader
 from pymc_subsample.results.predict.mismatched_draws import of_another, of_other_rows, refuse_moved
-from pymc_subsample.results.predict.quantity import SAID, Predicted, in_order, quantity
+from pymc_subsample.results.predict.quantity import SAID, Predicted, given_observed, in_order, quantity
 from pymc_subsample.results.predict.row_effects import RowEffects
 from pymc_subsample.results.predict.rowwise import RowFunction, outside
 from pymc_subsample.results.predict.units import with_local
@@ -168,7 +168,7 @@ def predict(
     else:
         new_levels = name_list("new_levels", new_levels) or 0
     with building_graphs():
-        wanted = quantity(model, what, kind)
+        wanted = given_observed(model, quantity(model, what, kind))
         posterior, longer, new = with_local(idata, model, posterior, wanted, new_levels, generator)
         function = RowFunction(model, wanted, posterior, longer, by_row=True)
         effects = RowEffects(model, function, posterior, data is not None)
