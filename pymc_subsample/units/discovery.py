@@ -391,7 +391,14 @@ def _read_by(
         if entry.name != PLACES:
             index = np.where(index < 0, index + levels, index)
         use = index, levels, own.axes[value]
-        if found is not None and not (use[1:] == found[1:] and np.array_equal(use[0], found[0])):
+        if found is not None and use[1:] == found[1:] and use[0].shape == found[0].shape:
+            # Of what is put in several places, a row may read what is in one of them.
+            both = np.where(found[0] >= 0, found[0], use[0])
+            use = both, *use[1:]
+            if (use[0] == np.where(index >= 0, index, both)).all():
+                found = use
+                continue
+        if found is not None:
             raise NotLocal("is read at several levels by a row")
         found = use
     if found is None:

@@ -5,18 +5,23 @@ the elements of x, and some rows read none.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import AllocEmpty, Join
-from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor
+from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor
 from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.graph.concrete import depends_on, fold, rebuild, tensor_input
 from pymc_subsample.graph.nodes import index_entries
 from pymc_subsample.graph.numpy_functions import evaluate
+from pymc_subsample.model.batch import batch_graph
+from pymc_subsample.model.data_columns import row_number_test
+from pymc_subsample.model.errors import CoupledRows, TallModelError
+from pymc_subsample.model.trace import RowTrace
 
 # The name of an index of which -1 says that there is none, where negative numbers of a user's count
 # from the end. Selections of its rows keep it.
@@ -36,14 +41,16 @@ def read_by_places(
     """
 
     def read(places: np.ndarray, x: Variable, base: Variable) -> Variable:
-        index = tensor_input(PLACES, places.dtype, places.shape)
-        arrays[index] = places
+        index = _placed(places, arrays)
         if (places >= 0).all():
             return x[index]
         more = ["x"] * (base.type.ndim - places.ndim)
         return pt.switch(pt.ge(index, 0).dimshuffle(*range(places.ndim), *more), x[index], base)
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        if isinstance(node.op, AdvancedSubtensor):
+            found = _unmasked(node, inputs, arrays, values)
+            return fold(node, inputs) if found is None else [found]
         out = node.outputs[0].type
         puts = isinstance(node.op, Join | AdvancedIncSubtensor | IncSubtensor)
         if not puts or depends_on(inputs, values).isdisjoint(inputs) or not out.ndim:
@@ -72,6 +79,93 @@ def read_by_places(
         return [read(places, y.astype(out.dtype), base)]
 
     return rebuild(outputs, {v: v for v in [*arrays, *values]}, hook)
+
+
+def _unmasked(
+    node: Apply,
+    inputs: Sequence[Variable],
+    arrays: dict[Variable, np.ndarray],
+    values: Sequence[Variable],
+) -> Variable | None:
+    """Let a mask, or pairs of rows and columns, be numbers of rows; None if there is neither."""
+    x, index = inputs[0], [_known(entry, arrays) for entry in index_entries(node, inputs)]
+    index = [e for e in index if not (isinstance(e, slice) and e == slice(None))]
+    arrays_of_data = all(isinstance(e, np.ndarray) and e.ndim for e in index)
+    if not index or not arrays_of_data or depends_on([x], values).isdisjoint([x]):
+        return None
+    if len(index) == 1 and index[0].dtype == bool:
+        index = list(np.nonzero(index[0]))
+    elif len(index) != 2 or any(e.dtype == bool for e in index):
+        return None
+    if any(e.ndim != 1 for e in index) or len({len(e) for e in index}) > 1:
+        return None
+    if not all(isinstance(e, Variable) for e in index_entries(node, inputs)[:1]):
+        return None
+    if len(index) == 1:
+        return x[_placed(index[0], arrays)]
+    rows, columns = index
+    if x.type.ndim != 2 or 1 in x.type.shape:
+        return None
+    with suppress(CoupledRows, TallModelError):
+        some = at_rows(x, rows, arrays, values)
+        return some[np.arange(len(rows)), _placed(columns, arrays)]
+    return None
+
+
+def _placed(places: np.ndarray, arrays: dict[Variable, np.ndarray]) -> Variable:
+    index = tensor_input(PLACES, places.dtype, places.shape)
+    arrays[index] = places
+    return index
+
+
+def at_rows(
+    x: Variable,
+    rows: np.ndarray,
+    arrays: dict[Variable, np.ndarray],
+    values: Sequence[Variable],
+) -> Variable:
+    """Compute a graph at some of its rows, any of them several times, of columns at these rows.
+
+    Where a row is -1, it has no places, and is any other one. Raises `CoupledRows` or
+    `TallModelError` where rows depend on each other.
+    """
+    dependent = depends_on([x], values)
+    trace = RowTrace(lambda v: v not in dependent, row_number_test(arrays))
+    trace.follow(x, 0)
+    trace.refuse_reductions(dependent, x.type.shape[0])
+    graph = batch_graph([x], trace, dependent, arrays)
+    known: dict[Variable, Variable] = dict(graph.parameters)
+    some = np.maximum(rows, 0)
+    for new, old in graph.columns.items():
+        axis = trace.axes[old]
+        if old in dependent:
+            known[new] = old[(slice(None),) * axis + (_placed(rows, arrays),)]
+            continue
+        value = np.take(arrays[old] if old in arrays else evaluate([old], arrays)[0], some, axis)
+        if old.name == PLACES:
+            value = np.where((rows >= 0).reshape(-1, *[1] * (value.ndim - 1)), value, -1)
+        known[new] = tensor_input(old.name, value.dtype, value.shape)
+        arrays[known[new]] = value
+    return rebuild(graph.outputs, known, fold, remake=True)[0]
+
+
+def read_through(
+    graphs: Sequence[Variable], arrays: dict[Variable, np.ndarray], values: Sequence[Variable]
+) -> list[Variable]:
+    """Let rows read by places of their own what they read by those of what they read."""
+
+    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        if not isinstance(node.op, AdvancedSubtensor) or len(inputs) != 2:
+            return None
+        table, index = inputs
+        inner = index.name == PLACES and index in arrays and index.type.ndim == 1
+        if not inner or not any(v.name == PLACES for v in ancestors([table])):
+            return None
+        with suppress(CoupledRows, TallModelError):
+            return [at_rows(table, arrays[index], arrays, values)]
+        return None
+
+    return rebuild(graphs, {v: v for v in [*arrays, *values]}, hook)
 
 
 def _places(

@@ -7,7 +7,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import (
     CauchyRV,
     GumbelRV,
@@ -28,7 +29,7 @@ from pymc_subsample.model.parameter_checks import split_checks
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.terms import TermPart, parts_of
 from pymc_subsample.model.trace import RowTrace
-from pymc_subsample.units.placed import read_by_places
+from pymc_subsample.units.placed import PLACES, read_by_places, read_through
 from pymc_subsample.validation import warn
 
 # Location and scale are the last two of their parameters.
@@ -172,12 +173,23 @@ def log_volume(reading: Reading, name: str, e: Variable) -> Variable:
     return (pt.log(scale) + pt.zeros_like(e)).sum()
 
 
+def _standard(new: Variable, reading: Reading) -> list[Variable]:
+    """Return the input that a graph which takes the place of a value has in its place."""
+    known = {*reading.values.values(), *reading.arrays}
+    return [v for v in ancestors([new]) if v.owner is None and v not in known
+            and not isinstance(v, Constant)]  # fmt: skip
+
+
 def _with(reading: Reading, old: Variable, new: Variable) -> Reading:
     """Put a graph in the place of a value."""
     pairs = [graph for form in reading.forms.values() for graph in form]
     moved = [graph for pair in reading.standard.values() for graph in pair]
     derived = reading.derived.values()
-    graphs = iter(rebuild([*reading.graphs, *pairs, *derived, *moved], {old: new}))
+    whole = rebuild([*reading.graphs, *pairs, *derived, *moved], {old: new})
+    if any(v.name == PLACES for v in ancestors([new])):
+        values = [*(v for v in reading.values.values() if v is not old), *_standard(new, reading)]
+        whole = read_through(whole, reading.arrays, values)
+    graphs = iter(whole)
     return replace(
         reading,
         values=dict(reading.values),

@@ -68,7 +68,7 @@ def states_of(
         raise TallModelError(
             f"{kinds[0]} is discrete, and {kinds[1]} of the same levels continuous: both at once "
             "are not integrated out. Write the discrete one as a mixture (pm.Mixture, "
-            "pm.ZeroInflatedPoisson, ...)."
+            "pm.ZeroInflatedPoisson, ...), or leave out rows in which one of them is missing."
         )
     values = [values_of(reading, n) for n, k in zip(names, sizes, strict=True) for _ in range(k)]
     logs = np.log([float(len(v)) for v in values])

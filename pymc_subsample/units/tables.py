@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 
@@ -21,7 +21,6 @@ from pymc_subsample.model.support import owner_of_check
 from pymc_subsample.model.terms import RowTerm
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.units.discovery import Grouping, gathers, level_axis
-from pymc_subsample.units.placed import PLACES
 from pymc_subsample.units.reading import Reading
 
 Local = Mapping[str, Variable]  # Inputs of rows, or levels, that are local variables, by name.
@@ -251,7 +250,7 @@ class Tables:
 def settled(
     graphs: Sequence[Variable], arrays: Mapping[Variable, np.ndarray], rows: np.ndarray
 ) -> list[Variable]:
-    """Leave out what none of some rows reads of what is put together, by their places."""
+    """Leave out what none of some rows reads, as of what is put together of several."""
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         if elemwise_name(node) != "Switch":
@@ -259,10 +258,13 @@ def settled(
         condition, chosen, other = inputs
         while isinstance(condition.owner_op, DimShuffle):
             [condition] = condition.owner.inputs
-        index = condition.owner.inputs[0] if elemwise_name(condition.owner) == "GE" else None
-        if index not in arrays or index.name != PLACES:
+        roots = [v for v in ancestors([condition]) if v.owner is None]
+        if not condition.type.ndim or any(
+            v not in arrays and not isinstance(v, Constant) for v in roots
+        ):
             return None
-        has = arrays[index][rows] >= 0
+        has = np.asarray(evaluate([condition], arrays)[0], dtype=bool)
+        has = has[rows] if len(has) > 1 else has
         if has.any() and not has.all():
             return None
         branch = chosen if has.all() else other
