@@ -73,10 +73,11 @@ def refuse_missing(model: pm.Model) -> None:
         name = rv.name.removesuffix("_unobserved")
         if f"{name}_observed" in observed and name in model.named_vars:
             raise TallModelError(
-                f"Observed variable {name!r} has missing values{_imputed(model[name], rv)}. PyMC "
-                f"imputes them as {rv.name!r}: each one is a latent variable of its own row, and "
-                "such rows cannot be subsampled. Drop the rows with missing values, or model the "
-                "missingness."
+                f"Observed variable {name!r} has missing values{_imputed(model[name], rv)}, which "
+                f"PyMC makes the variable {rv.name!r} of. A step has it integrated out, or drawn "
+                'afterwards, with integrate="auto" and without vars, observed, dim or data; '
+                "pms.marginalize(model) does so too, or says why it cannot. Or leave these rows "
+                "out: those in which only an outcome is missing say nothing of the parameters."
             )
 
 

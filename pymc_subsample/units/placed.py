@@ -87,29 +87,15 @@ def _unmasked(
     arrays: dict[Variable, np.ndarray],
     values: Sequence[Variable],
 ) -> Variable | None:
-    """Let a mask, or pairs of rows and columns, be numbers of rows; None if there is neither."""
-    x, index = inputs[0], [_known(entry, arrays) for entry in index_entries(node, inputs)]
-    index = [e for e in index if not (isinstance(e, slice) and e == slice(None))]
-    arrays_of_data = all(isinstance(e, np.ndarray) and e.ndim for e in index)
-    if not index or not arrays_of_data or depends_on([x], values).isdisjoint([x]):
+    """Let a mask of rows be numbers of rows; None if there is none."""
+    x, entries = inputs[0], index_entries(node, inputs)
+    mask = _known(entries[0], arrays) if isinstance(entries[0], Variable) else None
+    others = [e for e in entries[1:] if not (isinstance(e, slice) and e == slice(None))]
+    if others or mask is None or mask.dtype != bool or mask.ndim != 1:
         return None
-    if len(index) == 1 and index[0].dtype == bool:
-        index = list(np.nonzero(index[0]))
-    elif len(index) != 2 or any(e.dtype == bool for e in index):
+    if depends_on([x], values).isdisjoint([x]):
         return None
-    if any(e.ndim != 1 for e in index) or len({len(e) for e in index}) > 1:
-        return None
-    if not all(isinstance(e, Variable) for e in index_entries(node, inputs)[:1]):
-        return None
-    if len(index) == 1:
-        return x[_placed(index[0], arrays)]
-    rows, columns = index
-    if x.type.ndim != 2 or 1 in x.type.shape:
-        return None
-    with suppress(CoupledRows, TallModelError):
-        some = at_rows(x, rows, arrays, values)
-        return some[np.arange(len(rows)), _placed(columns, arrays)]
-    return None
+    return x[_placed(np.flatnonzero(mask), arrays)]
 
 
 def _placed(places: np.ndarray, arrays: dict[Variable, np.ndarray]) -> Variable:
