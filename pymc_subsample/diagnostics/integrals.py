@@ -43,7 +43,8 @@ def effects_in(stats: xr.Dataset) -> dict[str, int]:
     return {
         str(name).removeprefix(_AXIS).removeprefix(_OF_ROWS): int(values.max())
         for name, values in stats.items()
-        if str(name).startswith((_AXIS, _OF_ROWS)) and values.notnull().all()  # in all runs put together
+        if str(name).startswith((_AXIS, _OF_ROWS))
+        and values.notnull().all()  # in all runs put together
     }
 
 

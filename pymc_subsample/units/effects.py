@@ -13,8 +13,8 @@ from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.units.accuracy import TOLERABLE, Marginal, error_at
 from pymc_subsample.units.drawing import EXCESS, drawer_of
 from pymc_subsample.units.graphs import UnitGraphs
-from pymc_subsample.units.quantities import Quantity, quantities_of
 from pymc_subsample.units.marginal import integrals_of
+from pymc_subsample.units.quantities import Quantity, quantities_of
 from pymc_subsample.units.run_marginal import integrated_in, marginal_of_run, shared_draws
 from pymc_subsample.units.states import values_of
 from pymc_subsample.units.unit_densities import UnitFunctions
@@ -311,7 +311,9 @@ def unread_draws(
         dim = values.dims[2] if values.ndim > 2 else None
         if levels is not None and dim is not None:
             own = values.get_index(dim).tolist()
-            values = values.isel({dim: chosen_of(str(dim), own, dim not in model.coords, levels)[0]})
+            values = values.isel(
+                {dim: chosen_of(str(dim), own, dim not in model.coords, levels)[0]}
+            )
         if levels is None:
             flat = values.to_numpy().reshape(-1, *values.shape[2:])
             labels = ["mean", "sd", *(f"{100 * p:g}%" for p in probs)]

@@ -64,9 +64,7 @@ class RowGraph:
             v: Column(np.take(c.array, rows, axis=c.axis), c.axis) for v, c in self.columns.items()
         }
         chosen = None if self.chosen is None else self.chosen[rows]
-        return replace(
-            self, columns=columns, index=self.index[rows], times=times, chosen=chosen
-        )
+        return replace(self, columns=columns, index=self.index[rows], times=times, chosen=chosen)
 
     def _first(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the first of those that are alike, of n rows, and how many of each there are."""
@@ -185,7 +183,7 @@ def _active(grouping: Grouping, shapes: Mapping[str, tuple[int, ...]]) -> np.nda
 
 
 @dataclass
-class _Rows:
+class _SomeRows:
     """Some rows of a term: its graph as far as they read it, and what they read of tables."""
 
     graph: Variable
@@ -196,7 +194,7 @@ class _Rows:
     nodes: dict[Apply, Variable]
 
 
-def _read(reading: Reading, position: int, tables: Tables) -> list[_Rows]:
+def _read(reading: Reading, position: int, tables: Tables) -> list[_SomeRows]:
     """Return the rows of a term that have levels, and those that have none."""
     grouping = tables.grouping
     term, axis, index = reading.terms[position], grouping.axes[position], grouping.index[position]
@@ -206,14 +204,16 @@ def _read(reading: Reading, position: int, tables: Tables) -> list[_Rows]:
         if not len(chosen):
             continue
         whole = len(chosen) == len(index)
-        [graph] = settled([term.graph], reading.arrays, chosen) if grouping.partial else [term.graph]
+        [graph] = (
+            settled([term.graph], reading.arrays, chosen) if grouping.partial else [term.graph]
+        )
         trace = reading.trace([graph])
         trace.follow(graph, axis)
         nodes = gathers(trace, graph, list(tables.values.values()))
         for node, table in nodes.items():
             tables.add(trace, node, table)
         levels = np.maximum(index, 0) if has else None
-        found.append(_Rows(graph, axis, None if whole else chosen, levels, trace, nodes))
+        found.append(_SomeRows(graph, axis, None if whole else chosen, levels, trace, nodes))
     return found
 
 
@@ -260,7 +260,7 @@ def _value_of(reading: Reading, name: str, variable: Variable) -> Variable:
 def _row_graph(
     reading: Reading,
     name: str,
-    part: _Rows,
+    part: _SomeRows,
     tables: Tables,
     place: Mapping[Variable, Variable],
     remaining: dict[Variable, str],
@@ -305,9 +305,7 @@ def _row_graph(
     batch = batch_graph([graph, *(g for g, _, _ in guards)], trace, dependent, reading.arrays)
     others = [(1 + i, guard) for i, (_, guard, _) in enumerate(guards)]
     index = np.zeros(n_rows, dtype=int) if part.levels is None else part.levels
-    return _finished(
-        batch, trace, reading.arrays, [axis], others, names, place, index, part.chosen
-    )
+    return _finished(batch, trace, reading.arrays, [axis], others, names, place, index, part.chosen)
 
 
 def _finished(

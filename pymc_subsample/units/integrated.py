@@ -219,7 +219,8 @@ def _placed(
 ) -> tuple[list[Variable], list[list[Variable]], Variable]:
     """Return where nodes of each unit are, as (units, 1): places, spreads and log volume.
 
-    Of the elements that are its `own`, (units, k). Nodes that move have no derivatives: integrals are the same wherever they are.
+    Of the elements that are its `own`, (units, k). Nodes that move have no derivatives: integrals
+    are the same wherever they are.
     """
     graphs, modes = marginal.functions.graphs, marginal.modes
     every, units = range(own.shape[1]), np.arange(len(own))
@@ -246,19 +247,19 @@ def _placed(
                 for b, j in enumerate(elements):
                     curvature[i][j] = curvature[i][j] + rows.summed(curvatures[a][b], local)
         slope = _gathered(slope, own, data)
-        curvature = _gathered([_gathered(row, own, data) for row in curvature], own, data)
+        half = [_gathered(row, own, data) for row in curvature]
+        columns = [_gathered(column, own, data) for column in zip(*half, strict=True)]
+        curvature = [list(row) for row in zip(*columns, strict=True)]
         m, T, shrunk = newton(pt, m, S, slope, curvature)
     m = [disconnected_grad(x) for x in m]
     T = [[disconnected_grad(x) for x in row] for row in T]
     return m, T, volume - disconnected_grad(shrunk)
 
 
-def _gathered(found: Sequence, own: np.ndarray, data: Callable) -> list:
-    """Return of each unit what belongs to its own elements, of lists of variables too."""
+def _gathered(found: Sequence[Variable], own: np.ndarray, data: Callable) -> list[Variable]:
+    """Return of each unit what belongs to its own elements."""
     if (own == own[0]).all():
         return [found[i] for i in own[0]]
-    if isinstance(found[0], list):
-        return [list(row) for row in zip(*(_gathered(x, own, data) for x in zip(*found)))]
     which = [data(f"own{k}", own[:, [k]]) for k in range(own.shape[1])]
     return [
         sum((pt.switch(pt.eq(at, i), x, 0.0) for i, x in enumerate(found)), 0.0) for at in which

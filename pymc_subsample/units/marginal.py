@@ -20,8 +20,8 @@ from pymc_subsample.units.quadrature import nodes, nodes_of
 from pymc_subsample.units.reading import Reading, read, standardised, warn_of_codes
 from pymc_subsample.units.reference import find_reference, start_of
 from pymc_subsample.units.unit_densities import UnitFunctions
-from pymc_subsample.units.verification import check_joint
 from pymc_subsample.units.unread import without_unread
+from pymc_subsample.units.verification import check_joint
 from pymc_subsample.validation import count, name_list
 
 _log = logging.getLogger("pymc.subsample")
@@ -107,13 +107,15 @@ def marginalize(
     per_dimension = None if n_nodes is None else count("n_nodes", n_nodes)
     model, unread = without_unread(model)
     names = name_list("integrate", integrate)
-    names = names if names in (None, ["auto"]) else [n for n in names if n not in unread]
-    if unread and (not names or not (names != ["auto"] or may_pay(model))):
+    automatic = names is None or names == ["auto"]
+    left = [] if automatic else [n for n in names or () if n not in unread]
+    if unread and not left and not (automatic and may_pay(model)):
         _log.info("marginalize: nothing observed depends on %s.", " and ".join(unread))
         return model
     reading = read(model)
     warn_of_codes(reading)
-    new, marginal = without_local(reading, chosen(reading, names), per_dimension, random)
+    grouping = chosen(reading, "auto" if automatic else left)
+    new, marginal = without_local(reading, grouping, per_dimension, random)
     seconds = time.perf_counter() - began
     _log.info("marginalize: %s, in %.1f s.", described(marginal), seconds)
     return new
@@ -175,7 +177,8 @@ def described(marginal: Marginal) -> str:
     graphs, exact = functions.graphs, functions.graphs.states is not None
     each = f"{rows.min():,}" if rows.min() == rows.max() else f"{rows.min():,} to {rows.max():,}"
     each += " row" if rows.max() == 1 else " rows"
-    kinds = None if graphs.active is None else np.unique(functions.active, axis=0)
+    active = functions.active
+    kinds = None if active is None else np.unique(active, axis=0)
     numbers = nodes_of(graphs, marginal.integral.per_dimension, kinds)[1]
     numbers = np.isfinite(numbers).sum(axis=0)
     fewest, most = int(np.min(numbers)), int(np.max(numbers))

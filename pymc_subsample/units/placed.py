@@ -6,6 +6,7 @@ the elements of x, and some rows read none.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -72,11 +73,11 @@ def read_by_places(
         x, y = inputs[:2]
         if None in out.shape or x.type.shape[0] < shortest:
             return None
-        places = _places(node, inputs, arrays)
-        if places is None:
+        known = _places(node, inputs, arrays)
+        if known is None:
             return None
         base = pt.zeros(out.shape, out.dtype) if isinstance(x.owner_op, AllocEmpty) else x
-        return [read(places, y.astype(out.dtype), base)]
+        return [read(known, y.astype(out.dtype), base)]
 
     return rebuild(outputs, {v: v for v in [*arrays, *values]}, hook)
 
@@ -181,7 +182,7 @@ def _places(
     return places
 
 
-def _known(entry: slice | int | Variable, arrays: Mapping[Variable, np.ndarray]) -> object:
+def _known(entry: slice | int | Variable, arrays: Mapping[Variable, np.ndarray]) -> Any:
     """Return an entry of an index as NumPy takes it, None if it is not made of data."""
     if isinstance(entry, slice):
         ends = [entry.start, entry.stop, entry.step]

@@ -34,7 +34,7 @@ def nodes_of(
     if active is None:
         return _of_elements(graphs, per_dimension, range(graphs.size))
     patterns, which = np.unique(active, axis=0, return_inverse=True)
-    each = [_of_elements(graphs, per_dimension, np.flatnonzero(p)) for p in patterns]
+    each = [_of_elements(graphs, per_dimension, np.flatnonzero(p).tolist()) for p in patterns]
     most = max(len(log_w) for _, log_w in each)
     nu, log_weights = np.zeros((most, *active.shape)), np.full((most, len(active)), -np.inf)
     for i, (points, log_w) in enumerate(each):

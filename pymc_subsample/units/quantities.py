@@ -64,7 +64,9 @@ class Quantity:
         ]
         return np.moveaxis(np.array(found), 1 + self.axis, 1)
 
-    def _read(self, graphs: UnitGraphs, name: str, u: np.ndarray, entries: np.ndarray) -> np.ndarray:
+    def _read(
+        self, graphs: UnitGraphs, name: str, u: np.ndarray, entries: np.ndarray
+    ) -> np.ndarray:
         if self.slots is None or name != self.name:
             return by_level(graphs, name, u)
         kind = graphs.reading.values[name].type.dtype

@@ -94,7 +94,10 @@ def read(model: pm.Model) -> Reading:
     lengths = {max(g.type.shape) for g in concrete.outputs[: len(observed)] if g.type.shape}
     negative = list(negative_codes(concrete, lengths, model))
     outputs = read_by_places(
-        concrete.outputs, concrete.arrays, concrete.values, min((n for n in lengths if n > 1), default=2)
+        concrete.outputs,
+        concrete.arrays,
+        concrete.values,
+        min((n for n in lengths if n > 1), default=2),
     )
     outputs = select_in_data(outputs, concrete.arrays, concrete.values)
     outputs, checks = split_checks(outputs)

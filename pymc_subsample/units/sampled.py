@@ -169,10 +169,11 @@ class Units:
             "made again by %d nodes per dimension",
             said, " and ".join(integrals.functions.graphs.grouping.names), error, per_dimension,
         )  # fmt: skip
-        reading, names = integrals.functions.graphs.reading, integrals.functions.graphs.grouping.names
-        reading = read(reading.model)
+        graphs = integrals.functions.graphs
+        reading = read(graphs.reading.model)
+        grouping = chosen(reading, graphs.grouping.names)
         marginal, integrals = without_local(
-            reading, chosen(reading, names), per_dimension, np.random.default_rng(_SEED)
+            reading, grouping, per_dimension, np.random.default_rng(_SEED)
         )
         return Units(self.model, marginal, integrals, self._unread)
 

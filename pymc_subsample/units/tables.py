@@ -66,9 +66,7 @@ class Tables:
             self._space(name).follow(prior, grouping.own[name])
 
     def _trace(self) -> RowTrace:
-        return RowTrace(
-            lambda v: v not in self._dependent, row_number_test(self.reading.arrays)
-        )
+        return RowTrace(lambda v: v not in self._dependent, row_number_test(self.reading.arrays))
 
     def _space(self, name: str) -> _Space:
         return next(s for s in self._spaces if name in s.names)

@@ -69,7 +69,8 @@ class UnitFunctions:
         return new
 
     def _place(self, levels: np.ndarray) -> None:
-        self.levels, self._nodes = levels, {}
+        self.levels = levels
+        self._nodes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.data = [_part(part, self.position) for part in self.parts]
 
     @property
@@ -173,14 +174,14 @@ class UnitFunctions:
 
     def without_level(self, name: str, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return which rows of a term have no unit, and their log-likelihoods."""
-        found = [np.zeros(0, dtype=int)], [np.zeros(0)]
+        chosen, each = [np.zeros(0, dtype=int)], [np.zeros(0)]
         for called, rows, compiled in self._without_level:
-            if called == name:
+            if called == name and rows.chosen is not None:
                 columns = [c.array for c in rows.columns.values()]
-                [each] = compiled.log_density(*self.split(theta), *columns)
-                found[0].append(rows.chosen)
-                found[1].append(np.broadcast_to(each, rows.chosen.shape))
-        return np.concatenate(found[0]), np.concatenate(found[1])
+                [values] = compiled.log_density(*self.split(theta), *columns)
+                chosen.append(rows.chosen)
+                each.append(np.broadcast_to(values, rows.chosen.shape))
+        return np.concatenate(chosen), np.concatenate(each)
 
     @cached_property
     def _without_level(self) -> list[tuple[str, RowGraph, "_PartFunctions"]]:
@@ -202,7 +203,6 @@ class UnitFunctions:
         inputs, both = list(self.values.values()), [total, scales]
         both = rebuild(both, freeze(both, depends_on(both, inputs), reading.arrays))
         return numpy_function(inputs, [*both, *_gradients(both[1], inputs)])
-
 
     def _others(self) -> list[Variable]:
         """Return rows of units' terms that have no unit, over values."""
@@ -290,7 +290,8 @@ def variable_of(graphs: UnitGraphs, name: str, u: np.ndarray) -> np.ndarray:
         return by_level(graphs, name, u)
     value, own = graphs.reading.values[name], graphs.grouping.own[name]
     elements = graphs.grouping.elements[name]
-    each = u[:, graphs.places[name]].reshape(*elements.shape, *graphs.shapes[name][elements.ndim - 1 :])
+    shape = graphs.shapes[name][elements.ndim - 1 :]
+    each = u[:, graphs.places[name]].reshape(*elements.shape, *shape)
     whole = np.zeros((value.type.shape[own], *each.shape[elements.ndim :]))
     whole[elements[elements >= 0]] = each[elements >= 0]
     return np.moveaxis(whole, 0, own).astype(value.type.dtype, copy=False)

@@ -82,7 +82,7 @@ class UnreadDraws:
     def __init__(self, model: pm.Model, names: Sequence[str]) -> None:
         # As PyMC has them, those of which others are made first.
         self.names = [rv.name for rv in model.free_RVs if rv.name in names]
-        self._drawn = [_Drawn(model, model[name]) for name in self.names]
+        self._drawn = [_Afterwards(model, model[name]) for name in self.names]
 
     def at(self, point: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, Any]:
         """Return a draw given a point of value variables."""
@@ -92,7 +92,7 @@ class UnreadDraws:
         return found
 
 
-class _Drawn:
+class _Afterwards:
     """A variable as a function of value variables and random numbers."""
 
     def __init__(self, model: pm.Model, rv: Variable) -> None:
@@ -118,12 +118,12 @@ class _Drawn:
             new = transform.forward(new, *inputs)
         above = set(ancestors([new]))
         read = zip(model.value_vars, concrete.values, strict=True)
-        inputs = {own.name: place for own, place in read if place in above}
-        self._inputs, self._random = list(inputs), len(random)
-        self._function = numpy_function([*random.values(), *inputs.values()], [new])
+        places = {own.name: place for own, place in read if place in above}
+        self._inputs, self._random = list(places), len(random)
+        self._function = numpy_function([*random.values(), *places.values()], [new])
 
     def draw(self, point: Mapping[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:
         """Draw it given a point of value variables."""
         seeds = rng.integers(2**63, size=self._random)
-        generators = [np.random.default_rng(seed) for seed in seeds]
+        generators: list[Any] = [np.random.default_rng(seed) for seed in seeds]
         return self._function(*generators, *(point[n] for n in self._inputs))[0]

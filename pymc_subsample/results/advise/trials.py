@@ -184,7 +184,7 @@ class Trials:
             gradient = each * nuts_cost.LEAST_SLOWER / nuts_cost.SLOWER if needed.bound else each
             found = AllRows(
                 nuts()[0],
-                nuts(),
+                nuts(units=step.units is not None and step.units.integrates),
                 1 / (needed.per_effective_draw * gradient),
                 nuts_cost.COMPILE_SECONDS + nuts_cost.DRAWS * needed.per_tuning_draw * gradient,
                 needed.bound,

@@ -20,7 +20,13 @@ from pymc_subsample.diagnostics.reading_draws import group, spread
 from pymc_subsample.model.discovery import full_data_model, refuse_masked
 from pymc_subsample.results.predict.columns import reader
 from pymc_subsample.results.predict.mismatched_draws import of_another, of_other_rows, refuse_moved
-from pymc_subsample.results.predict.quantity import SAID, Predicted, given_observed, in_order, quantity
+from pymc_subsample.results.predict.quantity import (
+    SAID,
+    Predicted,
+    given_observed,
+    in_order,
+    quantity,
+)
 from pymc_subsample.results.predict.row_effects import RowEffects
 from pymc_subsample.results.predict.rowwise import RowFunction, outside
 from pymc_subsample.results.predict.units import with_local
