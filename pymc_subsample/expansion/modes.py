@@ -30,7 +30,9 @@ MAX_PARAMETERS = 200
 # Share of the mass from which a mode is one to sample.
 LEAST_MASS = 1e-3
 
-_ROWS = 1000  # Of a search on a part of the rows: so many, or 20 for each parameter.
+# Of a search on a part of the rows: so many, fewer if all have more numbers than this (as units of
+# many rows do, each of which tells more), and 20 for each parameter at least.
+_ROWS, _FEWEST, _NUMBERS = 1_000, 200, 64_000
 _PARTS = 16  # Of these rows, for the standard error of a difference.
 # Starts of each kind: at first, and then unless the log posterior was concave all along.
 _NEAR, _PRIOR, _IMAGES = (2, 2), (5, 27), (5, 27)
@@ -113,7 +115,8 @@ class _Subset:
 
     def __init__(self, whole: Posterior, active: np.ndarray, rng: np.random.Generator) -> None:
         self.active, n = active, whole.expansion.n_rows
-        size = min(n, max(_ROWS, 20 * len(active)))
+        affordable = np.clip(_NUMBERS // whole.expansion.width, _FEWEST, _ROWS)
+        size = min(n, max(int(affordable), 20 * len(active)))
         index = np.arange(n) if size == n else rng.integers(0, n, size)
         self.posterior = replace(whole, rows=whole.expansion.batches(index))
         self._exact = size == n

@@ -6,12 +6,15 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import toposort
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.math import Dot
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pymc_subsample.graph.concrete import depends_on
 from pymc_subsample.graph.nodes import index_entries
 
+# What has as many rows as its inputs, be it one: of rows, none of these reads others.
+_ALONG_ROWS = (Elemwise, DimShuffle, CAReduce, Subtensor, Dot)
 # Axes in front of those of rows: units and nodes.
 _FRONT = 2
 
@@ -23,7 +26,7 @@ def broadcasts(output: Variable, local: Sequence[Variable], columns: Sequence[Va
     """
     own, rows = depends_on([output], list(local)), depends_on([output], [*local, *columns])
     return all(
-        isinstance(node.op, Elemwise | DimShuffle)
+        isinstance(node.op, _ALONG_ROWS)
         or (isinstance(node.op, AdvancedSubtensor) and node.inputs[0] not in own)
         for node in toposort([output])
         if node.outputs[0] in rows

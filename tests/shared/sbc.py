@@ -33,13 +33,15 @@ class Problem:
     """A model to calibrate.
 
     `prior` draws the value variables; `rows` draws the data given them, by name; `loglik` is the
-    rows' log-likelihood up to a constant; `model` builds the PyMC model on data.
+    rows' log-likelihood up to a constant; `model` builds the PyMC model on data; `ranked` names the
+    elements of which ranks are taken, if not all.
     """
 
     prior: Callable
     rows: Callable
     loglik: Callable
     model: Callable
+    ranked: tuple[str, ...] = ()
 
 
 def _logistic() -> Problem:
@@ -230,12 +232,13 @@ class Calibration:
     ranks: dict[str, np.ndarray]
     subsample_size: float
     variance: float
+    bins: int = BINS
 
     def p_values(self) -> dict[str, float]:
         """Chi-square p-value of uniform ranks in equal bins, by quantity."""
         found = {}
         for name, ranks in self.ranks.items():
-            counts = np.bincount(ranks * BINS // (DRAWS + 1), minlength=BINS)
+            counts = np.bincount(ranks * self.bins // (DRAWS + 1), minlength=self.bins)
             found[name] = float(scipy.stats.chisquare(counts).pvalue)
         return found
 
@@ -252,7 +255,8 @@ def _quantities(problem, point, data) -> dict[str, float]:
         for name, value in point.items()
         for i, x in enumerate(np.ravel(value))
     }
-    return flat | {"log-likelihood": problem.loglik(point, **data)}
+    ranked = {name: flat[name] for name in problem.ranked or flat}
+    return ranked | {"log-likelihood": problem.loglik(point, **data)}
 
 
 def calibrate(
@@ -272,16 +276,25 @@ def calibrate(
     With `exact`, arguments of it, `ScalableMH` draws them.
     """
     problem = PROBLEMS[name]
+
+    def posterior(data, r):
+        return _posterior(
+            name, data, r, order=order, subsample_size=subsample_size, corrected=corrected,
+            tune=tune, thin=thin, exact=exact,
+        )  # fmt: skip
+
+    return ranked(problem, posterior, replications, seed)
+
+
+def ranked(problem: Problem, posterior: Callable, replications: int, seed: int) -> Calibration:
+    """Ranks of prior draws among those of `posterior`, given data and a replication's number."""
     ranks: dict[str, list[int]] = {}
     sizes, variances = [], []
     for r in range(replications):
         rng = np.random.default_rng([seed, r])
         truth = {k: np.asarray(v, dtype=float) for k, v in problem.prior(rng).items()}
         data = problem.rows(rng, truth)
-        points, size, variance = _posterior(
-            name, data, r, order=order, subsample_size=subsample_size, corrected=corrected,
-            tune=tune, thin=thin, exact=exact,
-        )  # fmt: skip
+        points, size, variance = posterior(data, r)
         sizes.append(size)
         variances.append(variance)
 

@@ -1,0 +1,126 @@
+"""Simulation-based calibration of models with effects of 500 units, which the step integrates out.
+
+As in `sbc`, by `pm.sample` on the model as it is written, so that each data set has its reference,
+its nodes and its draws of effects.
+"""
+
+import logging
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pymc as pm
+from chains import QUIET
+from sbc import DRAWS, Calibration, Problem, ranked
+from scipy.special import expit
+
+import pymc_subsample as pms
+from pymc_subsample.model import TallModelError
+from pymc_subsample.units import sampled
+
+UNITS = 500
+# Ranks are uniform of draws that are nearly independent: autocorrelated ones are at both ends.
+TUNE, TRANSITIONS = 200, 5
+BINS = 8
+
+_rows = np.random.default_rng(0).integers(3, 11, UNITS)
+_unit = np.repeat(np.arange(UNITS), _rows)
+
+
+def _logistic() -> Problem:
+    def prior(rng):
+        return {
+            "mu": rng.normal(),
+            "tau": rng.lognormal(-0.5, 0.5),
+            "b": rng.normal(),
+            "z": rng.normal(size=UNITS),
+        }
+
+    def eta(point, x):
+        return point["mu"] + point["tau"] * point["z"][_unit] + point["b"] * x
+
+    def rows(rng, point):
+        x = rng.normal(size=len(_unit))
+        return {"x": x, "y": rng.binomial(1, expit(eta(point, x)))}
+
+    def loglik(point, x, y):
+        at = eta(point, x)
+        return np.sum(y * at - np.logaddexp(0, at))
+
+    def model(x, y):
+        with pm.Model() as model:
+            mu, tau = pm.Normal("mu", 0, 1), pm.LogNormal("tau", -0.5, 0.5)
+            b, z = pm.Normal("b", 0, 1), pm.Normal("z", 0, 1, shape=UNITS)
+            pm.Bernoulli("y", logit_p=mu + tau * z[_unit] + b * x, observed=y)
+        return model
+
+    return Problem(prior, rows, loglik, model, ("mu", "tau", "b", "z[0]"))
+
+
+def _poisson() -> Problem:
+    """Slopes of units, centred."""
+
+    def prior(rng):
+        mean, scale = rng.normal(0.0, 0.5), rng.lognormal(-1.0, 0.4)
+        slope = mean + scale * rng.normal(size=UNITS)
+        return {"level": rng.normal(), "mean": mean, "scale": scale, "slope": slope}
+
+    def log_rate(point, x):
+        return point["level"] + point["slope"][_unit] * x
+
+    def rows(rng, point):
+        x = rng.uniform(-1, 1, len(_unit))
+        return {"x": x, "y": rng.poisson(np.exp(log_rate(point, x)))}
+
+    def loglik(point, x, y):
+        at = log_rate(point, x)
+        return np.sum(y * at - np.exp(at))
+
+    def model(x, y):
+        with pm.Model() as model:
+            level, mean = pm.Normal("level", 0, 1), pm.Normal("mean", 0, 0.5)
+            scale = pm.LogNormal("scale", -1.0, 0.4)
+            slope = pm.Normal("slope", mean, scale, shape=UNITS)
+            pm.Poisson("y", pm.math.exp(level + slope[_unit] * x), observed=y)
+        return model
+
+    return Problem(prior, rows, loglik, model, ("level", "mean", "scale", "slope[0]"))
+
+
+PROBLEMS = {"logistic": _logistic(), "poisson with slopes": _poisson()}
+
+
+def _posterior(problem: Problem, data: dict, seed: int):
+    """Points of variables, units per estimate, and the noise of estimates."""
+    model = problem.model(**data)
+
+    def made(size):
+        return pms.HMCECS(
+            model=model, subsample_size=size, transitions_per_draw=TRANSITIONS, rng=seed
+        )
+
+    try:
+        step = made("auto")
+    except TallModelError:  # too few units for any size; leaving these data out would bias
+        step = made(UNITS)
+    assert step.units is not None
+    run = pm.sample(
+        DRAWS, tune=TUNE, chains=1, cores=1, model=model, step=step, random_seed=seed, **QUIET
+    )
+    draws = {name: values.to_numpy()[0] for name, values in run.posterior.items()}
+    points = [{name: values[k] for name, values in draws.items()} for k in range(DRAWS)]
+    read, noise = (run.sample_stats[n] for n in ("subsample_size", "loglik_variance"))
+    return points, float(read.mean()), float(noise.mean())
+
+
+def calibrate(name: str, replications: int, *, n_nodes: int | None = None) -> Calibration:
+    """Ranks of prior draws among draws of `HMCECS`, with `n_nodes` per dimension if given."""
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    problem, without_local = PROBLEMS[name], sampled.without_local
+
+    def of_nodes(reading, grouping, chosen, rng):
+        return without_local(reading, grouping, n_nodes or chosen, rng)
+
+    with patch.object(sampled, "without_local", of_nodes):
+        found = ranked(problem, lambda data, r: _posterior(problem, data, r), replications, 1)
+    return replace(found, bins=BINS)
