@@ -5,16 +5,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import pymc as pm
 from pymc.data import MinibatchOp
-from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.graph.concrete import rebuild, root_array
 from pymc_subsample.model.errors import TallModelError, op_name
+from pymc_subsample.model.model_graphs import graph_of, model_of
 from pymc_subsample.model.terms import FEW_NUMBERS, RowTerm, TermPart, Whole
 from pymc_subsample.validation import shown
 
@@ -43,15 +42,8 @@ def full_data_model(model: pm.Model) -> pm.Model:
             return node.op.make_node(rv, *sizes).outputs
         return None
 
-    given = dict(model.rvs_to_initial_values)
-    try:
-        model.rvs_to_initial_values.update(dict.fromkeys(given))
-        old, _ = fgraph_from_model(model)
-    finally:
-        model.rvs_to_initial_values.update(given)
-    new = FunctionGraph(outputs=rebuild(old.outputs, {}, hook), clone=False)
-    new._coords, new._dim_lengths = old._coords, old._dim_lengths
-    return model_from_fgraph(new, mutate_fgraph=True)
+    old, _ = graph_of(model)
+    return model_of(rebuild(old.outputs, {}, hook), old)
 
 
 def refuse_masked(model: pm.Model) -> None:

@@ -71,6 +71,11 @@ _KNOWN = {
     "Sum": "a sum over rows",
     "Subtensor": "rows that read other rows",
     "AdvancedSubtensor": "rows that read other rows",
+    "AdvancedIncSubtensor": (
+        "sums over sets of rows, which are followed where one index of data, "
+        "`pt.zeros(n_sets)[set_of_row].inc(x)`, tells the set of each row, and no row reads "
+        "another set"
+    ),
 }
 
 

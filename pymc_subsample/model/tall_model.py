@@ -34,6 +34,7 @@ from pymc_subsample.model.lifting import lifted
 from pymc_subsample.model.minimum_cut import through_fewer
 from pymc_subsample.model.parameter_checks import sort_checks, split_checks
 from pymc_subsample.model.row_kinds import per_row
+from pymc_subsample.model.row_sets import sets_side_by_side
 from pymc_subsample.model.scales import SCALES
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.support import owner_of_check
@@ -112,6 +113,8 @@ class TallModel(Evaluation):
         with without_c():
             self.initial_point = _started(model.initial_point(), initial_point or {})
         model = full_data_model(model)
+        if data is None:
+            model = sets_side_by_side(model)
         refuse_missing(model)
         self.model = model
         self.value_vars = sorted(model.value_vars, key=lambda v: order.index(v.name))

@@ -17,6 +17,7 @@ from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.graph.numpy_functions import numpy_function
+from pymc_subsample.graph.vectorised import broadcasts, vectorised
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.layout import Table, places, tables
@@ -25,9 +26,10 @@ from pymc_subsample.units.quadrature import nodes, nodes_of
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.unit_densities import UnitFunctions, row_derivatives
 from pymc_subsample.units.unread import without_variables
-from pymc_subsample.units.vectorised import broadcasts, vectorised
 from pymc_subsample.units.verification import check_table
 
+# Axes of a table in front of those of rows: units and nodes.
+_FRONT = 2
 # Units of each table that are evaluated in another way.
 _CHECKED = 20
 # The log-likelihood of a state that a unit's rows rule out: its exponential is zero beside that of
@@ -101,7 +103,7 @@ class _Rows:
 
     def summed(self, graph: Variable, local: Mapping[Variable, Variable]) -> Variable:
         """Add up a function of a row over the rows of each unit, (units, nodes)."""
-        found = vectorised(graph, {**self.columns, **local})
+        found = vectorised(graph, {**self.columns, **local}, _FRONT)
         if self.counts is not None:
             often = self.counts.type.dtype != "bool"
             found = pt.switch(self.counts, found * self.counts if often else found, 0.0)

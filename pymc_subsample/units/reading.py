@@ -26,6 +26,7 @@ from pymc_subsample.model.data_columns import row_number_test
 from pymc_subsample.model.discovery import full_data_model, refuse_masked, row_terms
 from pymc_subsample.model.indices import negative_codes
 from pymc_subsample.model.parameter_checks import split_checks
+from pymc_subsample.model.row_sets import sets_side_by_side
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.terms import TermPart, parts_of
 from pymc_subsample.model.trace import RowTrace
@@ -71,7 +72,7 @@ class Reading:
 
 def read(model: pm.Model) -> Reading:
     """Read a model."""
-    model = full_data_model(model)
+    model = sets_side_by_side(full_data_model(model))
     refuse_masked(model)
     observed, free = row_terms(model, None), list(model.free_RVs)
     found = {rv.name: _form(rv) for rv in free if model.rvs_to_transforms[rv] is None}

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pytensor.graph.basic import Variable
-from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.graph.concrete import concretize, depends_on, rebuild
 from pymc_subsample.graph.numpy_functions import freeze, numpy_function
+from pymc_subsample.model.model_graphs import graph_of, model_of
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.model.selection import select_in_data
 
@@ -59,21 +58,14 @@ def _may_be(model: pm.Model, rv: Variable) -> bool:
 
 def without_variables(model: pm.Model, dropped: Sequence[str]) -> pm.Model:
     """Return a model without some variables, terms and potentials, and what depends on these."""
-    given = dict(model.rvs_to_initial_values)
-    try:
-        model.rvs_to_initial_values.update(dict.fromkeys(given))
-        old, memo = fgraph_from_model(model)
-    finally:
-        model.rvs_to_initial_values.update(given)
+    old, memo = graph_of(model)
     gone = {memo[model[name]] for name in dropped}
     kept = [v for v in old.outputs if gone.isdisjoint(ancestors([v]))]
     # Data that nothing reads any more would be set by `pm.set_data` in vain.
     read = [v for v in model.named_vars.values() if memo[v] in kept and v not in model.data_vars]
     above = set(ancestors([*read, *(model.rvs_to_values.get(v, v) for v in read)]))
     idle = {memo[v] for v in model.data_vars if v not in above}
-    fgraph = FunctionGraph(outputs=[v for v in kept if v not in idle], clone=False)
-    fgraph._coords, fgraph._dim_lengths = old._coords, old._dim_lengths
-    return model_from_fgraph(fgraph, mutate_fgraph=True)
+    return model_of([v for v in kept if v not in idle], old)
 
 
 class UnreadDraws:

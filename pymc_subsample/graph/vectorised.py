@@ -1,4 +1,4 @@
-"""Graphs of rows over tables: of units, nodes, and the rows of a unit, along axes of their own."""
+"""Graphs of rows over tables: other axes in front, as of units and of nodes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,8 +15,6 @@ from pymc_subsample.graph.nodes import index_entries
 
 # What has as many rows as its inputs, be it one: of rows, none of these reads others.
 _ALONG_ROWS = (Elemwise, DimShuffle, CAReduce, Subtensor, Dot)
-# Axes in front of those of rows: units and nodes.
-_FRONT = 2
 
 
 def broadcasts(output: Variable, local: Sequence[Variable], columns: Sequence[Variable]) -> bool:
@@ -33,8 +31,8 @@ def broadcasts(output: Variable, local: Sequence[Variable], columns: Sequence[Va
     )
 
 
-def vectorised(output: Variable, replaced: Mapping[Variable, Variable]) -> Variable:
-    """Put arrays with two more axes in front in the place of inputs.
+def vectorised(output: Variable, replaced: Mapping[Variable, Variable], front: int) -> Variable:
+    """Put arrays with so many more axes in front in the place of inputs.
 
     PyTensor does so, but for tables of which rows pick by an index of their own: those are indexed
     by the larger index, in place of a loop over all that is in front.
@@ -43,13 +41,13 @@ def vectorised(output: Variable, replaced: Mapping[Variable, Variable]) -> Varia
     for node in toposort([output], blockers=list(memo)):
         if isinstance(node.op, AdvancedSubtensor):
             table, *index = vectorize_graph(list(node.inputs), memo)
-            new = _indexed(node, table, index)
+            new = _indexed(node, table, index, front)
             if new is not None:
                 memo[node.outputs[0]] = new
     return vectorize_graph(output, memo)
 
 
-def _indexed(node: Apply, table: Variable, index: list[Variable]) -> Variable | None:
+def _indexed(node: Apply, table: Variable, index: list[Variable], front: int) -> Variable | None:
     if all(new.type.ndim == old.type.ndim for new, old in zip(index, node.inputs[1:], strict=True)):
         return None
     entries = index_entries(node)
@@ -60,14 +58,14 @@ def _indexed(node: Apply, table: Variable, index: list[Variable]) -> Variable | 
         return None
     if table.type.ndim == node.inputs[0].type.ndim:
         new = AdvancedSubtensor(node.op.idx_list)(table, *index)
-        return pt.moveaxis(new, range(first, first + _FRONT), range(_FRONT))
+        return pt.moveaxis(new, range(first, first + front), range(front))
     if first:
         return None
     core = max(e.type.ndim for e in node.inputs[1:])
-    front = [
+    own = [
         pt.arange(table.type.shape[i]).dimshuffle(
-            [0 if i == j else "x" for j in range(_FRONT + core)]
+            [0 if i == j else "x" for j in range(front + core)]
         )
-        for i in range(_FRONT)
+        for i in range(front)
     ]
-    return table[(*front, *index)]
+    return table[(*own, *index)]

@@ -1,0 +1,62 @@
+"""Models whose rows are sets of rows, where log-likelihoods are functions of sums over sets."""
+
+from functools import partial
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.xtensor.type import XTensorType
+
+from pymc_subsample.graph.concrete import concretize, rebuild
+from pymc_subsample.model.errors import CoupledRows
+from pymc_subsample.model.model_graphs import graph_of, model_of
+from pymc_subsample.model.parameter_checks import split_checks
+from pymc_subsample.model.set_terms import SetTerm, adds
+from pymc_subsample.model.support import owner_of_check
+from pymc_subsample.model.terms import TermPart, parts_of
+
+
+def sets_side_by_side(model: pm.Model) -> pm.Model:
+    """Return a model whose rows are sets of rows, where terms are functions of sums over sets.
+
+    Such terms become potentials, one for each number of rows that sets are filled up to. The model
+    itself if there are none, or if their rows depend on each other in other ways.
+    """
+    observed = {rv.name: rv for rv in model.observed_RVs}
+    terms = {
+        v.name: pm.logp(v, model.rvs_to_values[v]) if v.name in observed else v
+        for v in [*model.observed_RVs, *model.potentials]
+        if any(adds(a.owner) for a in ancestors([v]))
+    }
+    if not terms:
+        return model
+    shapes = model.eval_rv_shapes()
+    point = {rv.name: np.zeros(shapes[rv.name]) for rv in model.free_RVs}
+    concrete = concretize(list(terms.values()), model.free_RVs, point)
+    arrays, potentials = dict(concrete.arrays), dict[str, Variable]()
+    for name, graph in zip(list(terms), concrete.outputs, strict=True):
+        [graph], checks = split_checks([graph])
+        parts = [TermPart(name, graph)] if name in observed else parts_of(name, graph)
+        try:
+            term = SetTerm(parts, checks, concrete.values, arrays, partial(owner_of_check, model))
+            potentials |= term.potentials(name)
+        except CoupledRows:
+            del terms[name]
+    if not terms:
+        return model
+    old, memo = graph_of(model)
+    dropped = {memo[model[name]] for name in terms}
+    new = model_of([v for v in old.outputs if v not in dropped], old)
+    known: dict[Variable, Variable] = {
+        value: v.values if isinstance(v.type, XTensorType) else v
+        for value, rv in zip(concrete.values, model.free_RVs, strict=True)
+        for v in [new[rv.name]]
+    }
+    above = [v for v in ancestors(list(potentials.values())) if v in arrays]
+    known |= {v: pytensor.shared(arrays[v], name=v.name, shape=arrays[v].shape) for v in above}
+    with new:
+        for name, graph in potentials.items():
+            pm.Potential(name, rebuild([graph], dict(known))[0])
+    return new

@@ -1,0 +1,225 @@
+"""Functions of sums over sets of rows: the same log density with sets in the place of rows."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from chains import QUIET
+
+import pymc_subsample as pms
+from pymc_subsample.model.row_sets import sets_side_by_side
+
+SETS, PERSONS = 50, 9
+_rng = np.random.default_rng(0)
+_sizes = np.concatenate([[1, 1], _rng.integers(2, 9, SETS - 2)])
+SET = _rng.permutation(np.repeat(np.arange(SETS), _sizes))
+ROWS = len(SET)
+X = _rng.normal(size=(ROWS, 3))
+CHOSEN = np.array([_rng.choice(np.flatnonzero(j == SET)) for j in range(SETS)])
+SOME = np.flatnonzero(_rng.random(ROWS) < 0.5)  # of a set none, one or several
+ITEM, PERSON = _rng.integers(0, 7, ROWS), np.arange(SETS) % PERSONS
+NEST = SET * 2 + np.arange(ROWS) % 2
+
+
+def summed(x, n=SETS, index=SET):
+    return pt.zeros((n, *x.type.shape[1:]))[index].inc(x)
+
+
+def conditional_logit(u):
+    pm.Potential("choice", u[CHOSEN] - pt.log(summed(pt.exp(u))))
+
+
+def read_by_rows(u):
+    chosen = np.isin(np.arange(ROWS), CHOSEN)
+    pm.Potential("choice", chosen * (u - pt.log(summed(pt.exp(u)))[SET]))
+
+
+def rows_of_a_mask(u):
+    p = pt.exp(u) / pt.inc_subtensor(pt.zeros(SETS)[SET], pt.exp(u))[SET]
+    pm.Potential("choice", pt.log(p[np.isin(np.arange(ROWS), CHOSEN)]).sum())
+
+
+def bincount(u):
+    pm.Potential("choice", u[CHOSEN] - pt.log(pt.bincount(SET, weights=pt.exp(u), minlength=SETS)))
+
+
+def outside_option(u):
+    pm.Potential("choice", u[CHOSEN] - pt.log(pt.ones(SETS)[SET].inc(pt.exp(u))))
+
+
+def several_chosen(u):
+    pm.Potential("choices", (u - pt.log(summed(pt.exp(u)))[SET])[SOME])
+
+
+def parts_of_a_sum(u):
+    pm.Potential("choice", u[CHOSEN].sum() - 2 * pt.log(summed(pt.exp(u))).sum() + 3.0)
+
+
+def two_sums(u):
+    weight = _rng.gamma(2, size=SETS)
+    pm.Potential("spread", -weight * (summed(u**2) - summed(u) ** 2 / np.bincount(SET)))
+
+
+def sums_of_vectors(u):
+    pm.Potential("moments", -(summed(X * u[:, None]) ** 2).sum(axis=1))
+
+
+def mean_of_a_set(u):
+    pm.Normal("y", summed(u) / np.bincount(SET), 1.0, observed=_rng.normal(size=SETS))
+
+
+def conditional_poisson(u):
+    total, e = _rng.poisson(20, SETS), pt.exp(u)
+    pm.Poisson("y", total[SET] * e / summed(e)[SET], observed=_rng.poisson(3, ROWS))
+
+
+def effects_of_rows_and_sets(u):
+    z, w = pm.Normal("z", 0, 1, shape=7), pm.Normal("w", 0, 1, shape=PERSONS)
+    u = u + z[ITEM] + w[PERSON[SET]] * X[:, 1]
+    pm.Potential("choice", u[CHOSEN] - pt.log(summed(pt.exp(u))) + 0.1 * w[PERSON])
+
+
+def data_of_the_model(u):
+    of = pm.Data("set", SET)
+    pm.Potential("choice", u[pm.Data("chosen", CHOSEN)] - pt.log(summed(pt.exp(u), index=of)))
+
+
+def sets_without_rows(u):
+    of = np.where(SET == 4, 3, SET)
+    pm.Potential("choices", u - pt.log(summed(pt.exp(u), index=of)[of]))
+
+
+TERMS = [
+    conditional_logit, read_by_rows, rows_of_a_mask, bincount, outside_option, several_chosen,
+    parts_of_a_sum, two_sums, sums_of_vectors, mean_of_a_set, conditional_poisson,
+    effects_of_rows_and_sets, data_of_the_model, sets_without_rows,
+]  # fmt: skip
+
+
+def built(term):
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 2, shape=3)
+        term(X @ b)
+    return model
+
+
+@pytest.mark.parametrize("term", TERMS, ids=lambda term: term.__name__)
+def test_log_density_and_its_gradient_are_those_of_the_model(term):
+    model = built(term)
+    sets = sets_side_by_side(model)
+    assert sets is not model
+    assert not any(n == ROWS for v in sets.potentials for n in v.type.shape)
+    names = [v.name for v in model.free_RVs]
+    gradient, same = (m.compile_dlogp([m[name] for name in names]) for m in (sets, model))
+    for _ in range(2):
+        point = {
+            name: value + _rng.normal(size=np.shape(value), scale=0.5)
+            for name, value in model.initial_point().items()
+        }
+        np.testing.assert_allclose(sets.compile_logp()(point), model.compile_logp()(point))
+        np.testing.assert_allclose(gradient(point), same(point), rtol=1e-7, atol=1e-7)
+
+
+def test_sets_are_what_is_subsampled_and_their_rows_are_no_rows():
+    tall = pms.model.TallModel(built(conditional_logit))
+    assert tall.n_rows == SETS
+
+
+def reads_another_set(u):
+    pm.Potential("choice", u[CHOSEN] - pt.log(summed(pt.exp(u)))[::-1])
+
+
+def adds_up_by_two_indices(u):
+    inclusive = pt.log(summed(pt.exp(u), 2 * SETS, NEST) + 1e-9)
+    pm.Potential("choice", u[CHOSEN] - pt.log(summed(pt.exp(inclusive), SETS, np.arange(100) // 2)))
+
+
+def adds_up_what_belongs_to_other_sets(u):
+    of_others = summed(u)[(SET + 1) % SETS]
+    pm.Potential("choice", u[CHOSEN] - pt.log(summed(pt.exp(of_others))))
+
+
+def reads_all_sets(u):
+    pm.Potential("choice", u[CHOSEN] - pt.log(summed(pt.exp(u))) - pt.cumsum(summed(u)))
+
+
+@pytest.mark.parametrize(
+    "term",
+    [reads_another_set, adds_up_by_two_indices, adds_up_what_belongs_to_other_sets, reads_all_sets],
+    ids=lambda term: term.__name__,
+)
+def test_sets_that_depend_on_each_other_are_refused(term):
+    model = built(term)
+    assert sets_side_by_side(model) is model
+    with pytest.raises(pms.TallModelError, match="'choice' are coupled by"):
+        pms.HMCECS(model=model)
+
+
+def choices(n_sets, persons=0, seed=1):
+    """Return a model of choices between 2 and 6 products, with prices in their own units."""
+    rng = np.random.default_rng(seed)
+    of = np.repeat(np.arange(n_sets), rng.integers(2, 7, n_sets))
+    quality, price = rng.normal(size=len(of)), rng.gamma(4, 8, len(of))
+    person = np.arange(n_sets) % max(persons, 1)
+    taste = rng.normal(size=max(persons, 1)) * (0.8 if persons else 0.0)
+    u = (0.7 + taste[person[of]]) * quality - 0.05 * price + rng.gumbel(size=len(of))
+    order = np.lexsort((-u, of))
+    chosen = order[np.unique(of[order], return_index=True)[1]]
+    with pm.Model() as model:
+        mean, cost = pm.Normal("mean", 0, 1), pm.Normal("cost", 0, 1)
+        own = mean
+        if persons:
+            spread = pm.HalfNormal("spread", 1)
+            own = mean + spread * pm.Normal("z", 0, 1, shape=persons)[person[of]]
+        u = own * quality + cost * price
+        pm.Potential("choice", u[chosen] - pt.log(pt.zeros(n_sets)[of].inc(pt.exp(u))))
+    return model
+
+
+def agree(one, other, names):
+    """Whether means and sds differ by five standard errors of independent draws at most."""
+    for name in names:
+        a, b = (run.posterior[name].to_numpy().ravel() for run in (one, other))
+        ess = 400  # at least, of each
+        sd = b.std()
+        assert abs(a.mean() - b.mean()) < 5 * sd * np.sqrt(2 / ess)
+        assert abs(np.log(a.std() / sd)) < 5 * np.sqrt(1 / ess)
+
+
+def sampled(model, step=None, **more):
+    run = pm.sample(
+        1000, tune=1000, chains=2, cores=1, random_seed=2, model=model, step=step, **QUIET, **more
+    )
+    for name, ess in pm.ess(run).items():
+        assert np.all(ess > 400), name
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [pms.HMCECS, pms.ScalableMH])
+def test_draws_of_choices_agree_with_nuts(step):
+    model = choices(3000)
+    found, wanted = sampled(model, step(model=model, rng=1)), sampled(model)
+    agree(found, wanted, ["mean", "cost"])
+    assert pms.report(found).status == "pass"
+
+
+@pytest.mark.slow
+def test_persons_tastes_are_integrated_out_and_drawn():
+    model = choices(1200, persons=200)
+    found, wanted = sampled(model, pms.HMCECS(model=model, rng=1)), sampled(model)
+    agree(found, wanted, ["mean", "cost", "spread"])
+    a, b = (run.posterior["z"].to_numpy().reshape(-1, 200) for run in (found, wanted))
+    np.testing.assert_allclose(a.mean(axis=0), b.mean(axis=0), atol=0.25)
+    np.testing.assert_allclose(a.std(axis=0), b.std(axis=0), rtol=0.25)
+
+
+@pytest.mark.costly(cases=1)
+def test_choices_are_left_out_one_by_one():
+    model = choices(400)
+    with model:
+        run = pm.sample(
+            500, tune=500, chains=2, cores=1, random_seed=3, step=pms.HMCECS(rng=3), **QUIET
+        )
+        found = pms.loo(run)
+    assert found.n_data_points == 400
