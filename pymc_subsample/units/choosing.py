@@ -9,7 +9,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from pymc_subsample.model import TallModelError
-from pymc_subsample.units.discovery import Grouping, find_groupings, pays
+from pymc_subsample.units.discovery import find_groupings
+from pymc_subsample.units.groupings import Grouping, pays
 from pymc_subsample.units.reading import Reading, read
 from pymc_subsample.units.unread import unread, without_variables
 from pymc_subsample.validation import name_list

@@ -20,7 +20,8 @@ from pymc_subsample.model.simplify import simplified
 from pymc_subsample.model.support import owner_of_check
 from pymc_subsample.model.terms import RowTerm
 from pymc_subsample.model.trace import RowTrace
-from pymc_subsample.units.discovery import Grouping, gathers
+from pymc_subsample.units.discovery import gathers
+from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.states import states_of
 from pymc_subsample.units.tables import Tables, settled

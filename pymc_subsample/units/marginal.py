@@ -11,8 +11,8 @@ from pymc_subsample.model import TallModelError
 from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.units.accuracy import TOLERABLE, Integral, Marginal, choose_nodes
 from pymc_subsample.units.choosing import chosen, may_pay
-from pymc_subsample.units.discovery import Grouping
 from pymc_subsample.units.graphs import unit_graphs
+from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.integrated import add_units, start_at, without
 from pymc_subsample.units.missed_mass import refuse_other_modes
 from pymc_subsample.units.modes import find_modes

@@ -15,8 +15,9 @@ from pymc_subsample.model.batch import batch_graph
 from pymc_subsample.model.data_columns import row_number_test
 from pymc_subsample.model.errors import CoupledRows
 from pymc_subsample.model.trace import RowTrace
-from pymc_subsample.units.discovery import NotLocal, gathers, level_axis
+from pymc_subsample.units.discovery import gathers, level_axis
 from pymc_subsample.units.graphs import UnitGraphs
+from pymc_subsample.units.groupings import NotLocal
 from pymc_subsample.units.tables import Tables
 from pymc_subsample.units.unit_densities import UnitFunctions, by_level
 

@@ -15,8 +15,9 @@ from pymc_subsample.model import TallModelError
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.units.accuracy import MOST, TOLERABLE, Marginal, error_at
 from pymc_subsample.units.choosing import chosen, may_pay, paying_one, would_pay
-from pymc_subsample.units.discovery import Grouping, find_groupings
+from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.drawing import LocalDraws, generator_at
+from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.marginal import described, inaccurate, without_local
 from pymc_subsample.units.quantities import axes_of_levels
 from pymc_subsample.units.reading import Reading, read, warn_of_codes

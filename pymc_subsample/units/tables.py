@@ -20,7 +20,8 @@ from pymc_subsample.model.parameter_checks import sort_checks
 from pymc_subsample.model.support import owner_of_check
 from pymc_subsample.model.terms import RowTerm
 from pymc_subsample.model.trace import RowTrace
-from pymc_subsample.units.discovery import Grouping, gathers, level_axis
+from pymc_subsample.units.discovery import gathers, level_axis
+from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.reading import Reading
 
 Local = Mapping[str, Variable]  # Inputs of rows, or levels, that are local variables, by name.
