@@ -112,6 +112,8 @@ def _pairs(
     if len(found) != 2 or any(i.ndim != 1 or i.dtype == bool for i in found):
         return None
     rows, columns = found
+    if np.array_equal(rows, np.arange(x.type.shape[0])):
+        return None  # an entry of each row, which rows have as they are
     inside = len(rows) == len(columns) > 0 and rows.min() >= 0 and rows.max() < x.type.shape[0]
     return (rows, np.arange(len(rows)), columns) if inside else None
 
