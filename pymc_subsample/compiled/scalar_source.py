@@ -39,7 +39,8 @@ def scalar_function(
     inputs: Sequence[Variable], outputs: Sequence[Variable]
 ) -> tuple[Callable, str | None]:
     """Return a function of doubles to call from compiled code, and its key for the disk cache."""
-    names = {v: f"x{i}" for i, v in enumerate(inputs)}
+    # No name ends with a digit: numba names a use of x2 at 1246 as it does one of x21 at 246.
+    names = {v: f"x{i}_" for i, v in enumerate(inputs)}
     known: dict[str, Any] = {"np": np, "__name__": __name__}
     keys: list[str | None] = []
     lines = [f"def row({', '.join(names.values())}):"]
@@ -58,7 +59,7 @@ def scalar_function(
             known |= {name: np.dtype(v.type.dtype).type(v.data) for v, name in typed.items()}
             keys.append(key and key + str([(v.type.dtype, v.data.item()) for v in constants]))
             code = f"{called}({', '.join((names | typed)[v] for v in node.inputs)})"
-        results = [f"v{len(names) + k}" for k in range(len(node.outputs))]
+        results = [f"v{len(names) + k}_" for k in range(len(node.outputs))]
         names |= dict(zip(node.outputs, results, strict=True))
         lines.append(f"    {', '.join(results)} = {code}")
     lines.append(f"    return {', '.join(_double(v, names) for v in outputs)}")

@@ -261,13 +261,13 @@ class Schedule:
         k = len(self.keys)
         self.functions[f"row{k}"] = function.row
         self.keys.append(function.key)
-        hoisted = [f"h{k}_{j}" for j in range(function.n_hoisted)]
+        hoisted = [f"h{k}_{j}_" for j in range(function.n_hoisted)]
         if function.hoist is not None:
             self.functions[f"hoist{k}"] = function.hoist
             arguments = ", ".join(named[fixed[j]] for j in function.used_shared)
             lines.append(f"{', '.join(hoisted)} = hoist{k}({arguments})")
         arguments = ", ".join([*(named[running[j]] for j in function.used), *hoisted])
-        new = {r: f"v{k}_{j}" for j, r in enumerate(computed)}
+        new = {r: f"v{k}_{j}_" for j, r in enumerate(computed)}
         self._call = f"{', '.join(new.values())} = row{k}({arguments})"
         return [new[r] if c is None else c for r, c in zip(results, codes, strict=True)]
 

@@ -309,7 +309,7 @@ class Statements(Interpreter[Run]):
 
     def _new(self, shape: tuple[int, ...], dtype: str = "float64", array: bool = False) -> Run:
         """Make room for numbers; one of them is a variable, unless it is to be an `array`."""
-        name = f"t{next(self._names)}"
+        name = f"t{next(self._names)}_"
         variable = prod(shape) == 1 and not array
         return in_memory(name if variable else f"{name}[{{}}]", shape, dtype)
 

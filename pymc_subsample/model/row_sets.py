@@ -18,11 +18,12 @@ from pymc_subsample.model.support import owner_of_check
 from pymc_subsample.model.terms import TermPart, parts_of
 
 
-def sets_side_by_side(model: pm.Model) -> pm.Model:
+def sets_side_by_side(model: pm.Model, *, apart: bool = True) -> pm.Model:
     """Return a model whose rows are sets of rows, where terms are functions of sums over sets.
 
-    Such terms become potentials, one for each number of rows that sets are filled up to. The model
-    itself if there are none, or if their rows depend on each other in other ways.
+    Such terms become potentials, one for each number of rows that sets are filled up to, or unless
+    `apart` one with all sets in order, by the term's name. The model itself if there are none, or
+    if their rows depend on each other in other ways.
     """
     observed = {rv.name: rv for rv in model.observed_RVs}
     terms = {
@@ -41,7 +42,7 @@ def sets_side_by_side(model: pm.Model) -> pm.Model:
         parts = [TermPart(name, graph)] if name in observed else parts_of(name, graph)
         try:
             term = SetTerm(parts, checks, concrete.values, arrays, partial(owner_of_check, model))
-            potentials |= term.potentials(name)
+            potentials |= term.potentials(name, apart)
         except CoupledRows:
             del terms[name]
     if not terms:

@@ -102,10 +102,13 @@ class SetTerm:
         for guard, axis, _ in self._guards:
             self._of(guard, axis)
 
-    def potentials(self, name: str) -> dict[str, Variable]:
-        """Return log-likelihoods of sets, as functions of the same values, by their lengths."""
+    def potentials(self, name: str, apart: bool) -> dict[str, Variable]:
+        """Return log-likelihoods of sets, as functions of the same values, by their names.
+
+        Those of sets of about as many rows are `apart`, or all are together, in order.
+        """
         counts = np.bincount(self._set, minlength=self._sets)
-        lengths = filled_up(counts[:, None]).ravel()
+        lengths = filled_up(counts[:, None]).ravel() if apart else np.full(self._sets, counts.max())
         found = {}
         for length in np.unique(lengths):
             table = _Table(np.flatnonzero(lengths == length))

@@ -114,7 +114,7 @@ class TallModel(Evaluation):
             self.initial_point = _started(model.initial_point(), initial_point or {})
         model = full_data_model(model)
         if data is None:
-            model = sets_side_by_side(model)
+            model = sets_side_by_side(model, apart=observed is None)
         refuse_missing(model)
         self.model = model
         self.value_vars = sorted(model.value_vars, key=lambda v: order.index(v.name))

@@ -182,7 +182,7 @@ def loo(
     model = arguments.model_in_context(model, f"call {_SAID}")
     arguments.text("dim", dim, "a dimension")
     names = arguments.name_list("var_name", var_name)
-    row_terms(model, names)
+    terms = row_terms(model, names)
     refuse_signs(idata)
     warn_of_others(posterior, model)
     if reff is not None:
@@ -200,7 +200,7 @@ def loo(
     require_free_variables(posterior, model, _SAID)
 
     with building_graphs(), made_by.in_use():
-        tall = TallModel(model, names, dim, data=given)
+        tall = TallModel(model, list(terms) if len(terms) == 1 else names, dim, data=given)
         require_one(tall, names)
         expansion = expand(tall, 0)
         expansion.addresses("forward", "loglik")
