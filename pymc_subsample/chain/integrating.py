@@ -61,8 +61,9 @@ def integrated(
 
 def declare_units(step: "ChainStep") -> None:
     """Add rules and statistics of units to those of a step's sampler."""
-    step.rules = [*step.sampler.rules, *UNIT_RULES]  # type: ignore[misc]
-    more = statistics(UNIT_RULES)
+    rules = UNIT_RULES if step.units is not None and step.units.integrates else ()
+    step.rules = [*step.sampler.rules, *rules]  # type: ignore[misc]
+    more = statistics(rules)
     more |= {name: (np.int64, []) for name in unit_statistics(step.units)}
     step.stats_dtypes_shapes = {**step.stats_dtypes_shapes, **more}  # type: ignore[misc]
     step.stats_dtypes = [{name: kind for name, (kind, _) in step.stats_dtypes_shapes.items()}]
@@ -70,17 +71,17 @@ def declare_units(step: "ChainStep") -> None:
 
 def unit_statistics(units: Units | None) -> dict[str, int]:
     """Return what every draw records of variables that are integrated out."""
-    return {} if units is None else as_statistics(units.axes)
+    return {} if units is None else as_statistics(units.axes, of_rows=units.of_rows)
 
 
 def each(step: "ChainStep") -> str:
     """Return what a step subsamples, as messages call it."""
-    return "rows" if step.units is None else "units"
+    return "rows" if step.units is None or step.units.of_rows else "units"
 
 
 def sampled(step: "ChainStep") -> str:
     """Say how many rows, or units, of which variables a step subsamples."""
-    if step.units is None:
+    if step.units is None or not step.units.integrates:
         return f"{step.n_rows:,} rows of {', '.join(step.observed)}"
     return f"{step.n_rows:,} {step.units.described(len(step.observed))}"
 
@@ -152,7 +153,7 @@ def say_costs(step: "ChainStep") -> None:
 def check_units(step: "ChainStep") -> list[Check]:
     """Check integrals at draws of a chain, and the draws of local variables."""
     units = step.units
-    if units is None:
+    if units is None or not units.integrates:
         return []
     draws = step.record.thinned
     some = np.unique(np.linspace(0, len(draws) - 1, min(_JUDGED, len(draws))).astype(int))

@@ -120,7 +120,7 @@ def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Besi
             ". This is no small part of the data: pm.NUTS or nutpie on all "
             f"{each_of(step)} may be faster"
         )
-    name, code = nuts(units=step.units is not None)
+    name, code = nuts(units=step.units is not None and step.units.integrates)
     with doing(f"comparing it with {name}"):
         found = compare(step, drawn)
     said = f". An estimate reads {step.share:.0%} of the {each_of(step)}"
@@ -145,4 +145,5 @@ def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Besi
 
 def _all(step: "ChainStep") -> str:
     """Say what NUTS evaluates: of a model without its local variables, all units."""
-    return "all rows" if step.units is None else "all units, without local variables too,"
+    whole = step.units is None or not step.units.integrates
+    return "all rows" if whole else f"all {each_of(step)}, without local variables too,"

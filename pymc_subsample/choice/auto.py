@@ -241,7 +241,7 @@ def _less(step: ChainStep, start: float) -> str:
     if not alike or not _log.isEnabledFor(logging.INFO):
         return ""
     spent = thread_time() - start
-    name, code = nuts(units=step.units is not None)
+    name, code = nuts(units=step.units is not None and step.units.integrates)
     with doing(f"comparing it with {name}"):
         per_draw, steps = seconds_per_draw(step, 0)
         ours, full = spent + 2 * DRAWS * per_draw, projection_of(step)

@@ -10,6 +10,8 @@ from pymc_subsample.diagnostics.checks import Rule
 # Statistics of every draw, by the names of variables that were integrated out and drawn given the
 # others, and of functions of these level by level: which axis has the levels.
 _AXIS = "effect_axis_"
+# Of variables that some rows have, or none: what is subsampled are rows.
+_OF_ROWS = "imputed_axis_"
 # Words of a text, but not names of variables, quoted or with an index.
 _ROWS = re.compile(r"(?<!')\b[Rr]ows?\b(?!\[)")
 INTEGRALS = Rule(
@@ -31,23 +33,28 @@ LOCAL_DRAWS = Rule(
 UNIT_RULES = (INTEGRALS, LOCAL_DRAWS)
 
 
-def as_statistics(axes: Mapping[str, int]) -> dict[str, int]:
+def as_statistics(axes: Mapping[str, int], *, of_rows: bool) -> dict[str, int]:
     """Return what every draw records of effects: their names, and which axis has the levels."""
-    return {_AXIS + name: axis for name, axis in axes.items()}
+    return {(_OF_ROWS if of_rows else _AXIS) + name: axis for name, axis in axes.items()}
 
 
 def effects_in(stats: xr.Dataset) -> dict[str, int]:
     """Return by the names of a run's effects which axis has the levels; none if it has none."""
     return {
-        str(name).removeprefix(_AXIS): int(values.max())
+        str(name).removeprefix(_AXIS).removeprefix(_OF_ROWS): int(values.max())
         for name, values in stats.items()
-        if str(name).startswith(_AXIS) and values.notnull().all()  # in all runs put together
+        if str(name).startswith((_AXIS, _OF_ROWS))
+        and values.notnull().all()  # in all runs put together
     }
 
 
 def counted(runs: Iterable[xr.Dataset]) -> str:
     """Return what the steps of some runs, by their statistics, subsampled: rows, units, or both."""
-    return " or ".join(sorted({"units" if effects_in(stats) else "rows" for stats in runs}))
+    return " or ".join(sorted({"units" if _has_units(stats) else "rows" for stats in runs}))
+
+
+def _has_units(stats: xr.Dataset) -> bool:
+    return bool(effects_in(stats[[name for name in stats if str(name).startswith(_AXIS)]]))
 
 
 def worded(text: str, of: str) -> str:

@@ -46,8 +46,8 @@ def full_data_model(model: pm.Model) -> pm.Model:
     return model_of(rebuild(old.outputs, {}, hook), old, model)
 
 
-def refuse_missing(model: pm.Model) -> None:
-    """Raise if data are masked, or PyMC imputes missing values of an observed variable."""
+def refuse_masked(model: pm.Model) -> None:
+    """Raise if data are masked."""
     for var in model.data_vars:  # where `pm.set_data` was given NaN, or a mask
         if (values := root_array(var)) is None:
             continue
@@ -57,15 +57,21 @@ def refuse_missing(model: pm.Model) -> None:
                 f"pm.Data {var.name!r} has missing values (NaN, or masked) in {_places(masked)}. "
                 "Leave these rows out, or fill in what is missing."
             )
+
+
+def refuse_missing(model: pm.Model) -> None:
+    """Raise if data are masked, or PyMC imputes missing values of an observed variable."""
+    refuse_masked(model)
     observed = {rv.name for rv in model.observed_RVs}
     for rv in model.free_RVs:
         name = rv.name.removesuffix("_unobserved")
         if f"{name}_observed" in observed and name in model.named_vars:
             raise TallModelError(
-                f"Observed variable {name!r} has missing values{_imputed(model[name], rv)}. PyMC "
-                f"imputes them as {rv.name!r}: each one is a latent variable of its own row, and "
-                "such rows cannot be subsampled. Drop the rows with missing values, or model the "
-                "missingness."
+                f"Observed variable {name!r} has missing values{_imputed(model[name], rv)}, which "
+                f"PyMC makes the variable {rv.name!r} of. A step has it integrated out, or drawn "
+                'afterwards, with integrate="auto" and without vars, observed, dim or data; '
+                "pms.marginalize(model) does so too, or says why it cannot. Or leave these rows "
+                "out: those in which only an outcome is missing say nothing of the parameters."
             )
 
 

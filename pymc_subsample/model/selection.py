@@ -39,6 +39,13 @@ def select_in_data(
             dependent = depends_on([inputs[0]], values)
             with suppress(CoupledRows, TallModelError):
                 return [_of_selected_rows(inputs[0], *where, dependent, arrays, selected)]
+        pairs = _pairs(node, inputs, arrays, set(values)) if indexes and where is None else None
+        if pairs is not None:
+            dependent = depends_on([inputs[0]], values)
+            with suppress(CoupledRows, TallModelError):
+                rows, *index = pairs
+                some = _of_selected_rows(inputs[0], 0, rows, dependent, arrays, selected)
+                return [some[tuple(_column(i, arrays) for i in index)]]
         return fold(node, inputs)
 
     return rebuild(outputs, {v: v for v in [*arrays, *values]}, hook)
@@ -78,6 +85,43 @@ def _selection(
         return None
     # An index that repeats rows is a group's, for which the group's quantity is computed once.
     return (axis, rows) if len(np.unique(rows % length)) == len(rows) else None
+
+
+def _pairs(
+    node: Apply,
+    inputs: list[Variable],
+    arrays: Mapping[Variable, np.ndarray],
+    values: set[Variable],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return which rows and columns of a matrix are picked one by one, as by a mask of both.
+
+    Rows, the numbers of what is picked, and columns; None if that is not known of data.
+    """
+    x, entries = inputs[0], index_entries(node, inputs)
+    if x.type.ndim != 2 or None in x.type.shape or 1 in x.type.shape or x in values:
+        return None
+    index = [e for e in entries if e != slice(None)]
+    if values.isdisjoint(ancestors([x])) or not all(isinstance(e, Variable) for e in index):
+        return None
+    roots = [v for v in ancestors(index) if v.owner is None]
+    if any(on_disk(arrays.get(v)) or not (v in arrays or isinstance(v, Constant)) for v in roots):
+        return None
+    found = [np.asarray(i) for i in evaluate(index, arrays)]
+    if len(found) == 1 and found[0].ndim == 2 and found[0].dtype == bool:
+        found = list(np.nonzero(found[0]))
+    if len(found) != 2 or any(i.ndim != 1 or i.dtype == bool for i in found):
+        return None
+    rows, columns = found
+    if np.array_equal(rows, np.arange(x.type.shape[0])):
+        return None  # an entry of each row, which rows have as they are
+    inside = len(rows) == len(columns) > 0 and rows.min() >= 0 and rows.max() < x.type.shape[0]
+    return (rows, np.arange(len(rows)), columns) if inside else None
+
+
+def _column(value: np.ndarray, arrays: dict[Variable, np.ndarray]) -> Variable:
+    new = tensor_input(None, value.dtype, value.shape)
+    arrays[new] = value
+    return new
 
 
 def _number(end: Any) -> int | str | None:

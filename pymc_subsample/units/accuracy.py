@@ -103,8 +103,8 @@ def choose_nodes(
         reached = np.inf
         at = [moved(few, x, own, steps) for x in points]
         for n in _LADDER if per_dimension is None else (per_dimension,):
-            cost = _cost(few.graphs.size, n, steps)
-            many = n > _LADDER[0] and len(nodes(few.graphs.size, n)[0]) > _MOST_NODES
+            cost = _cost(few.graphs.most, n, steps)
+            many = n > _LADDER[0] and len(nodes(few.graphs.most, n)[0]) > _MOST_NODES
             if many or cost >= least:
                 break
             each = differences(at, n) - exact(n)
@@ -119,7 +119,9 @@ def choose_nodes(
             if error < _ERROR:
                 least = _WORTH * cost
                 break
-        if steps and not reached < before:
+        # Where levels have different numbers of variables, derivatives of each kind are compiled.
+        apart = few.graphs.active is not None and error < _ERROR
+        if apart or (steps and not reached < before):
             break
         before = reached
     assert result is not None

@@ -5,10 +5,14 @@ from dataclasses import replace
 
 import pymc as pm
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from pymc_subsample.model import TallModelError
-from pymc_subsample.units.discovery import Grouping, find_groupings, pays
+from pymc_subsample.units.discovery import find_groupings
+from pymc_subsample.units.groupings import Grouping, pays
 from pymc_subsample.units.reading import Reading, read
+from pymc_subsample.units.unread import unread, without_variables
 from pymc_subsample.validation import name_list
 
 
@@ -103,8 +107,11 @@ def would_pay(reading: Reading, names: Iterable[str]) -> list[str]:
 
 
 def may_pay(model: pm.Model) -> bool:
-    """Whether a variable is discrete, or long enough beside the observed ones for a look."""
-    if any(v.type.ndim for v in model.discrete_value_vars):
+    """Whether a variable is discrete, or long enough beside the observed ones for a look.
+
+    Or put among other values, as what is missing of a column.
+    """
+    if any(v.type.ndim for v in model.discrete_value_vars) or _put_among_others(model):
         return True
     rows = max((max(v.type.shape or (1,), default=1) or 1 for v in _observed(model)), default=1)
     continuous = [model.values_to_rvs[v].name for v in model.continuous_value_vars]
@@ -116,13 +123,23 @@ def may_pay(model: pm.Model) -> bool:
     return pays(int(max(lengths)), max(1.0, rows / max(lengths)))
 
 
+def _put_among_others(model: pm.Model) -> bool:
+    vectors = {rv for rv in model.free_RVs if rv.type.ndim}
+    above = ancestors([*model.observed_RVs, *model.potentials]) if vectors else []
+    return any(
+        isinstance(v.owner_op, AdvancedIncSubtensor)
+        and not vectors.isdisjoint(ancestors([v.owner.inputs[1]]))
+        for v in above
+    )
+
+
 def sums_over_all(model: pm.Model) -> bool:
     """Whether a step sums over all discrete variables of a model, if it has some."""
-    names = {model.values_to_rvs[v].name for v in model.discrete_value_vars}
+    names = {model.values_to_rvs[v].name for v in model.discrete_value_vars} - {*unread(model)}
     if not names or not may_pay(model):
         return not names
     try:
-        groupings, _ = find_groupings(read(model))
+        groupings, _ = find_groupings(read(without_variables(model, unread(model))))
     except TallModelError:
         return False
     return any(names <= set(grouping.names) for grouping in groupings)

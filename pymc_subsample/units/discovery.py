@@ -1,11 +1,11 @@
 """Local variables: those each of whose elements belongs to few rows, given the others.
 
 A variable is one where every row reads it by the row's level of one grouping, ``z[customer]``, or
-by the row itself, and where a level's elements are independent of other levels' a priori.
+by the row itself, or not at all, as what is missing in other rows; and where a level's elements are
+independent of other levels' a priori.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -18,81 +18,10 @@ from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.errors import CoupledRows, op_name
 from pymc_subsample.model.trace import RowTrace
+from pymc_subsample.units.groupings import Grouping, NotLocal, Use, joined, of_uses, pairs
+from pymc_subsample.units.placed import PLACES
 from pymc_subsample.units.reading import Reading, standardised
 from pymc_subsample.units.states import Endless, is_discrete, values_of
-
-# Beside that of an element of a few hundred rows, an integral costs as many times as many rows as a
-# level has. As parameters, G levels of r rows want G**2 / r random rows per draw, since what
-# expansions leave of a level goes with r**-1/2; as units, about a hundred of r rows at ten nodes.
-_INTEGRATED = 1_000
-
-
-@dataclass(frozen=True)
-class Use:
-    """How the rows of a term read a variable."""
-
-    term: int
-    axis: int  # Of the term, with its rows.
-    index: np.ndarray  # Level of each row.
-    levels: int
-    numbers: int  # Elements that a row has.
-    own: int  # Axis of the variable with the levels.
-
-
-@dataclass
-class Grouping:
-    """Variables that belong to the levels of one index of the rows."""
-
-    names: list[str]
-    levels: int
-    own: dict[str, int]  # Axis of each variable with the levels.
-    discrete: bool  # Whether one of them is.
-    index: dict[int, np.ndarray] = field(default_factory=dict)  # Level of each row, by term,
-    axes: dict[int, int] = field(default_factory=dict)  # the axis of the term with the rows,
-    numbers: dict[int, int] = field(default_factory=dict)  # and how many elements each has.
-
-    @property
-    def rows(self) -> int:
-        """Number of rows of all terms, of which each element is one."""
-        return sum(self.numbers[t] * len(index) for t, index in self.index.items())
-
-    @property
-    def rows_per_level(self) -> float:
-        """Of levels with rows, on average."""
-        with_rows = np.unique(np.concatenate(list(self.index.values())))
-        return self.rows / max(len(with_rows), 1)
-
-    @property
-    def by_row(self) -> bool:
-        """Whether each row of a term has a level of its own: no parameters of a subsample.
-
-        Rows are along the longer axis of a term.
-        """
-        return any(
-            len(index) > self.numbers[t] and np.array_equal(index, np.arange(self.levels))
-            for t, index in self.index.items()
-        )
-
-    @property
-    def required(self) -> bool:
-        """Whether its variables cannot be sampled as parameters."""
-        return self.by_row or self.discrete
-
-    @property
-    def pays(self) -> bool:
-        """Whether integrals cost less than parameters, or these cannot be sampled."""
-        return self.required or pays(self.levels, self.rows_per_level)
-
-    @property
-    def described(self) -> str:
-        """Names, levels and rows."""
-        names = " and ".join(map(repr, self.names))
-        return f"{names} ({self.levels:,} levels of {self.rows_per_level:,.3g} rows)"
-
-
-def pays(levels: int, rows_per_level: float) -> bool:
-    """Whether integrals over variables of so many levels cost less than parameters."""
-    return rows_per_level <= 1 or (levels / rows_per_level) ** 2 > _INTEGRATED
 
 
 def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
@@ -106,85 +35,60 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
     for name, value in reading.values.items():
         try:
             uses[name] = _uses_of(reading, name, value)
-        except _NotLocal as error:
+        except NotLocal as error:
             reasons[name] = str(error)
     groupings: list[Grouping] = []
     for name, found in uses.items():
-        discrete = is_discrete(reading.values[name])
-        new = Grouping([name], found[0].levels, {name: found[0].own}, discrete)
-        for use in found:
-            new.index[use.term], new.axes[use.term] = use.index, use.axis
-            new.numbers[use.term] = use.numbers
-        for grouping in [g for g in groupings if _are_one(g, new)]:
-            groupings.remove(grouping)
-            new = _joined(grouping, new)
+        try:
+            new = of_uses(reading, name, found)
+        except NotLocal as error:
+            reasons[name] = str(error)
+            continue
+        for grouping in groupings[:]:
+            if (together := pairs(grouping, new)) is not None:
+                groupings.remove(grouping)
+                new = joined(grouping, new, together)
         groupings.append(new)
     return _without_parents(reading, groupings, reasons), reasons
 
 
-def _are_one(a: Grouping, b: Grouping) -> bool:
-    """Whether the rows of a term at least read two groupings by the same levels."""
-    both = a.index.keys() & b.index.keys()
-    return bool(both) and all(
-        a.levels == b.levels
-        and a.axes[term] == b.axes[term]
-        and np.array_equal(a.index[term], b.index[term])
-        for term in both
-    )
-
-
-def _joined(a: Grouping, b: Grouping) -> Grouping:
-    return Grouping(
-        a.names + b.names,
-        a.levels,
-        a.own | b.own,
-        a.discrete or b.discrete,
-        a.index | b.index,
-        a.axes | b.axes,
-        a.numbers | b.numbers,
-    )
-
-
-class _NotLocal(Exception):
-    pass
-
-
 def _uses_of(reading: Reading, name: str, value: Variable) -> list[Use]:
-    """Return how terms read a variable; raise `_NotLocal` with a reason if it is not local."""
+    """Return how terms read a variable; raise `NotLocal` with a reason if it is not local."""
     op = op_name(reading.model[name].owner.op)
     if value.type.ndim == 0:
-        raise _NotLocal("is a single number")
+        raise NotLocal("is a single number")
     if op.startswith("ZeroSumNormal"):
-        raise _NotLocal(
+        raise NotLocal(
             "is a ZeroSumNormal: its levels add up to zero, so that they depend on each other. "
             "Give it a normal prior, whose mean the intercept takes"
         )
     found = [_use(reading, i, name, value) for i, term in enumerate(reading.terms)
              if value in ancestors([term.graph])]  # fmt: skip
-    if not found:
-        raise _NotLocal("is read by no rows")
+    found += _uses_in_priors(reading, name, value)
+    if all(isinstance(use.term, str) and (use.index >= 0).all() for use in found):
+        raise NotLocal("is read by no rows")
     if len({(use.levels, use.own) for use in found}) > 1:
-        raise _NotLocal("has its levels on two axes")
+        raise NotLocal("has its levels on two axes")
     _check_prior(reading, name, value, found[0].own)
     if is_discrete(value):
         try:
             values_of(reading, name)
         except Endless as error:
-            raise _NotLocal(str(error)) from None
+            raise NotLocal(str(error)) from None
     return found
 
 
 def _check_prior(reading: Reading, name: str, value: Variable, own: int) -> None:
     prior, trace = reading.priors[name], reading.trace()
     if prior.type.ndim <= own or prior.type.shape[own] != value.type.shape[own]:
-        raise _NotLocal(f"has a prior in which levels depend on each other ({_op(reading, name)})")
+        raise NotLocal(f"has a prior in which levels depend on each other ({_op(reading, name)})")
     try:
         trace.follow(prior, own)
         trace.refuse_reductions(depends_on([prior], [value]), value.type.shape[own])
     except (CoupledRows, TallModelError):
         trace.axes.pop(value, None)
     if trace.axes.get(value) != own:
-        raise _NotLocal(f"has a prior in which levels depend on each other ({_op(reading, name)})")
+        raise NotLocal(f"has a prior in which levels depend on each other ({_op(reading, name)})")
 
 
 def _op(reading: Reading, name: str) -> str:
@@ -195,27 +99,49 @@ def _use(reading: Reading, position: int, name: str, value: Variable) -> Use:
     """Return how the rows of a term read a variable, along the first axis on which they do."""
     term = reading.terms[position]
     axes = sorted((a for a, n in enumerate(term.shape) if n > 1), key=lambda a: -term.shape[a])
-    reason = _NotLocal(f"is read by {term.name!r}, which has no rows")
+    reason = NotLocal(f"is read by {term.name!r}, which has no rows")
     for axis in axes:
         trace = reading.trace()
         try:
             trace.follow(term.graph, axis)
         except CoupledRows as error:
-            reason = _NotLocal(f"is read by {term.name!r}, whose rows are coupled by {error}")
+            reason = NotLocal(f"is read by {term.name!r}, whose rows are coupled by {error}")
             continue
         try:
             index, levels, own = _read_by(reading, trace, term.graph, axis, value)
             numbers = int(np.prod(term.shape)) // term.shape[axis]
             return Use(position, axis, index, levels, numbers, own)
-        except _NotLocal as error:
-            reason = _NotLocal(f"{error} in {term.name!r}")
+        except NotLocal as error:
+            reason = NotLocal(f"{error} in {term.name!r}")
     raise reason
+
+
+def _uses_in_priors(reading: Reading, name: str, value: Variable) -> list[Use]:
+    """Return how elements of other variables read a variable in their prior, where that is known.
+
+    Where it isn't, the variable is none of their level.
+    """
+    found = []
+    for child, prior in reading.priors.items():
+        if child == name or value not in ancestors([prior]):
+            continue
+        for axis in range(reading.values[child].type.ndim):
+            trace = reading.trace()
+            try:
+                trace.follow(prior, axis)
+                read = _read_by(reading, trace, prior, axis, value)
+            except (CoupledRows, NotLocal):
+                continue
+            if trace.axes.get(reading.values[child]) == axis and read[0].ndim == 1:
+                found.append(Use(child, axis, read[0], *read[1:2], 1, read[2]))
+                break
+    return found
 
 
 def gathers(trace: RowTrace, graph: Variable, values: Sequence[Variable]) -> dict[Apply, Variable]:
     """Return nodes with rows that read tables made of `values`, and those tables.
 
-    Raises `_NotLocal` where rows read them in another way than by an index.
+    Raises `NotLocal` where rows read them in another way than by an index.
     """
     found: dict[Apply, Variable] = {}
     above = depends_on([graph], values)
@@ -226,7 +152,7 @@ def gathers(trace: RowTrace, graph: Variable, values: Sequence[Variable]) -> dic
             if table in trace.axes or table not in above:
                 continue
             if position or not isinstance(node.op, AdvancedSubtensor):
-                raise _NotLocal("is read as a whole by each row")
+                raise NotLocal("is read as a whole by each row")
             found[node] = table
     return found
 
@@ -237,13 +163,14 @@ def level_axis(trace: RowTrace, node: Apply) -> tuple[int, Variable]:
     arrays = [(i, e) for i, e in enumerate(entries) if isinstance(e, Variable)]
     ours = [(i, e) for i, e in arrays if e in trace.axes]
     if len(ours) != 1:
-        raise _NotLocal("is indexed by several columns at once")
+        raise NotLocal("is indexed by several columns at once")
     [(axis, entry)] = ours
     others = [e for i, e in arrays if i != axis]
-    if entry.type.ndim != 1 or not trace.stop(entry):
-        raise _NotLocal("is read at several levels by a row")
+    several = entry.type.ndim == 2 and entry.name == PLACES and node.inputs[0].type.ndim == 1
+    if not (entry.type.ndim == 1 or several) or not trace.stop(entry):
+        raise NotLocal("is read at several levels by a row")
     if any(not isinstance(e, Constant) or e.type.ndim for e in others):
-        raise _NotLocal("is indexed by several arrays at once")
+        raise NotLocal("is indexed by several arrays at once")
     return axis, entry
 
 
@@ -255,7 +182,7 @@ def _read_by(
     n_rows = graph.type.shape[axis]
     if value in trace.axes:
         if tables:
-            raise _NotLocal("is read by each row at its own and at other levels")
+            raise NotLocal("is read by each row at its own and at other levels")
         return np.arange(n_rows), n_rows, trace.axes[value]
     found: tuple[np.ndarray, int, int] | None = None
     for node, table in tables.items():
@@ -264,16 +191,25 @@ def _read_by(
         try:
             own.follow(table, level)
         except CoupledRows as error:
-            raise _NotLocal(f"is read through {error}, which mixes its levels,") from None
+            raise NotLocal(f"is read through {error}, which mixes its levels,") from None
         if value not in own.axes or gathers(own, table, [value]):
-            raise _NotLocal("is read through what mixes its levels")
+            raise NotLocal("is read through what mixes its levels")
         [index] = evaluate([entry], reading.arrays)
-        use = np.where(index < 0, index + levels, index), levels, own.axes[value]
-        if found is not None and not (use[1:] == found[1:] and np.array_equal(use[0], found[0])):
-            raise _NotLocal("is read at several levels by a row")
+        if entry.name != PLACES:
+            index = np.where(index < 0, index + levels, index)
+        use = index, levels, own.axes[value]
+        if found is not None and use[1:] == found[1:] and use[0].shape == found[0].shape:
+            # Of what is put in several places, a row may read what is in one of them.
+            both = np.where(found[0] >= 0, found[0], use[0])
+            use = both, *use[1:]
+            if (use[0] == np.where(index >= 0, index, both)).all():
+                found = use
+                continue
+        if found is not None:
+            raise NotLocal("is read at several levels by a row")
         found = use
     if found is None:
-        raise _NotLocal("is not read by the level of a row")
+        raise NotLocal("is not read by the level of a row")
     return found
 
 
@@ -288,17 +224,14 @@ def _without_parents(
                 for child, prior in reading.priors.items()
                 if child != name and reading.values[name] in ancestors([prior])
             ]
-            other = next((c for c in children if not _follows(reading, grouping, name, c)), None)
+            other = next((c for c in children if not _follows(grouping, name, c)), None)
             if other is not None:
                 grouping.names.remove(name)
+                grouping.elements.pop(name, None)
                 reasons[name] = f"enters the prior of {other!r}, which is not one of its level"
     return [grouping for grouping in groupings if grouping.names]
 
 
-def _follows(reading: Reading, grouping: Grouping, parent: str, child: str) -> bool:
+def _follows(grouping: Grouping, parent: str, child: str) -> bool:
     """Whether the prior of a variable reads another level by level."""
-    if child not in grouping.names:
-        return False
-    trace = reading.trace()
-    trace.follow(reading.priors[child], grouping.own[child])
-    return trace.axes.get(reading.values[parent]) == grouping.own[parent]
+    return child in grouping.names and (child, parent) in grouping.links

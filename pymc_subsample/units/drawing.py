@@ -17,7 +17,7 @@ from pymc_subsample.units.modes import Modes, find_modes
 from pymc_subsample.units.moving import moved
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reference import start_of
-from pymc_subsample.units.unit_densities import UnitFunctions, by_level
+from pymc_subsample.units.unit_densities import UnitFunctions, variable_of
 
 # Proposals are Student-t with so many degrees of freedom, whose tails are heavier than those of
 # units given rows, and wider than a unit at the reference, since draws are away from it.
@@ -151,16 +151,18 @@ def _log_student(nu: np.ndarray) -> np.ndarray:
 class StateDrawer:
     """Draws of units' states: each with its probability, which is known."""
 
-    def __init__(self, functions: UnitFunctions, states: np.ndarray) -> None:
-        self._functions, self._states = functions, states
+    def __init__(self, functions: UnitFunctions) -> None:
+        self._functions = functions
         self.missed = np.zeros(len(functions.levels))
 
     def draw(self, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return a state for each unit, shape (units, size)."""
-        units = len(self._functions.levels)
-        at = [np.broadcast_to(state, (units, len(state))) for state in self._states]
-        logs = np.stack([self._functions.log_density(theta, u) for u in at])
-        return self._states[np.argmax(logs + rng.gumbel(size=logs.shape), axis=0)]
+        states, log_weights = self._functions.nodes(1)
+        units, size = len(self._functions.levels), self._functions.graphs.size
+        every = np.broadcast_to(states.reshape(len(states), -1, size), (len(states), units, size))
+        logs = np.stack([self._functions.log_density(theta, u) for u in every])
+        logs = logs + log_weights.reshape(len(states), -1)
+        return every[np.argmax(logs + rng.gumbel(size=logs.shape), axis=0), np.arange(units)]
 
 
 def drawer_of(
@@ -168,7 +170,7 @@ def drawer_of(
 ) -> Drawer | StateDrawer:
     """Return what draws variables of units; arguments are those of `Drawer`."""
     if functions.graphs.states is not None:
-        return StateDrawer(functions, functions.graphs.states)
+        return StateDrawer(functions)
     own, theta = at
     return Drawer(functions, find_modes(own, theta, start_of(own)), at, steps)
 
@@ -208,13 +210,20 @@ class LocalDraws:
         """Return a draw given a point of value variables, by the names of value variables."""
         functions = self._marginal.functions
         theta = functions.ravel(dict(point))
-        counted = theta.tobytes() + number.to_bytes(8, signed=True)
-        digest = hashlib.blake2b(counted, key=key, digest_size=16).digest()
-        rng = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+        rng = generator_at(theta, key, number)
         u = np.concatenate([drawer.draw(theta, rng) for drawer in self._parts])
-        own = [by_level(self._graphs, name, u) for name in self._graphs.grouping.names]
+        own = [variable_of(self._graphs, name, u) for name in self._graphs.grouping.names]
         found = self._values(*functions.split(theta), *own)
         return dict(zip(self._names, found, strict=True))
+
+
+def generator_at(
+    values: np.ndarray, key: bytes, number: int, person: bytes = b""
+) -> np.random.Generator:
+    """Return a generator that follows from shared values, a chain's key and a draw's number."""
+    counted = values.tobytes() + number.to_bytes(8, signed=True)
+    digest = hashlib.blake2b(counted, key=key, digest_size=16, person=person).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
 
 def _parts(levels: int) -> list[np.ndarray]:

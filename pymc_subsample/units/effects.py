@@ -7,21 +7,25 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_subsample.compiled.functions import without_c
 from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.units.accuracy import TOLERABLE, Marginal, error_at
 from pymc_subsample.units.drawing import EXCESS, drawer_of
 from pymc_subsample.units.graphs import UnitGraphs
+from pymc_subsample.units.marginal import integrals_of
 from pymc_subsample.units.quantities import Quantity, quantities_of
-from pymc_subsample.units.run_marginal import marginal_of_run, shared_draws
+from pymc_subsample.units.run_marginal import integrated_in, marginal_of_run, shared_draws
 from pymc_subsample.units.states import values_of
 from pymc_subsample.units.unit_densities import UnitFunctions
+from pymc_subsample.units.unread import unread
 from pymc_subsample.validation import name_list, probabilities, shown, warn
 
 # Numbers kept at a time.
 _NUMBERS = 2**23
 # Levels drawn at a time, so that arrays stay within a processor's cache.
 _LEVELS = 2_000
+_SEEDS = 2**31  # Of NumPy's, which are 32 bits, here without a sign.
 # Draws at which integrals are looked at, and as many of the farthest.
 _JUDGED = 10
 
@@ -51,10 +55,12 @@ def effects(
         What `marginalize` returned, or the model of which a step integrated local variables out.
         Default: that of the context.
     var_names : str or sequence of str, optional
-        Local variables, and deterministics with their levels. Default: all of these.
+        Local variables, and deterministics with their levels, or with rows. Default: all of these
+        that have levels.
     levels : sequence, optional
         Labels of levels if the model has coords for them, else their numbers, from 0. Default: all,
-        summarised.
+        summarised. Of what is missing in some rows these are the missing values, one by one, and of
+        deterministics rows.
     quantiles : sequence of float, default (0.055, 0.945)
         Of the summary.
     rng : int or numpy.random.Generator, optional
@@ -94,25 +100,38 @@ def effects(
     >>> draws = pms.effects(shared, marginal, levels=[0, 1, 2])
     """
     model = model_in_context(model, "Call pms.effects(idata)")
+    posterior = idata["posterior"].to_dataset().transpose(*SAMPLE_DIMS, ...)
+    probs, random = probabilities("quantiles", quantiles), generator(rng)
+    wanted = name_list("var_names", var_names)
+    afterwards = unread_in(idata, model, wanted)
+    result = unread_draws(model, posterior, afterwards, levels, random, probs)
+    if wanted is not None and set(wanted) == set(afterwards):
+        return result
     marginal = marginal_of_run(idata, model, "pms.effects")
+    if marginal is None:
+        if unknown := sorted(set(wanted or ()) - set(afterwards)):
+            raise ValueError(
+                f"var_names holds {unknown[0]!r}, which is no variable that this run left out and "
+                f"drew afterwards. Those are {integrated_in(idata, model)}."
+            )
+        return result
     graphs = marginal.functions.graphs
     found = quantities_of(graphs)
-    names = name_list("var_names", var_names) or list(found)
+    # Of deterministics with rows that have no level, those alone that are asked for.
+    usual = graphs.grouping.names if graphs.grouping.partial else list(found)
+    names = list(usual) if wanted is None else [n for n in wanted if n not in afterwards]
     for name in names:
         if name not in found:
             raise ValueError(
                 f"var_names holds {name!r}, which is not made of local variables level by level. "
                 f"Those are {list(found)}."
             )
-    posterior = idata["posterior"].to_dataset().transpose(*SAMPLE_DIMS, ...)
     theta = shared_draws(graphs, posterior)
     quantities = [found[name] for name in names]
-    chosen, labels = _levels(graphs, levels)
-    probs = probabilities("quantiles", quantiles)
+    entries = [_entries(graphs, q, levels) for q in quantities]
     functions = UnitFunctions(graphs, as_recorded=True)
-    random, draws = generator(rng), len(theta)
     _warn_of_integrals(marginal, functions, theta, random)
-    sampled = levels is not None
+    sampled, draws = levels is not None, len(theta)
     pieces: dict[str, list[np.ndarray]] = {name: [] for name in names}
     states = {
         name: values_of(graphs.reading, name)
@@ -120,24 +139,31 @@ def effects(
         if name in graphs.grouping.names and graphs.grouping.discrete
     }
     shares: dict[str, list[np.ndarray]] = {name: [] for name in states}
-    size = max(sum(int(np.prod(q.shape, dtype=int)) for q in quantities), 1)
-    step = len(chosen) if sampled else max(1, min(_LEVELS, _NUMBERS // (draws * size)))
-    for start in range(0, len(chosen), max(step, 1)):
-        some = chosen[start : start + step]
-        for name, values in zip(
-            names, _drawn(marginal, functions, quantities, theta, some, random), strict=True
-        ):
-            pieces[name].append(values if sampled else _summary(values, probs))
-            if not sampled and name in states:
-                shares[name].append(np.stack([np.mean(values == x, axis=0) for x in states[name]]))
-    result = _dataset(graphs, posterior, quantities, pieces, labels, None if sampled else probs)
+    apart = graphs.grouping.partial and not sampled
+    every = list(range(len(names)))
+    for together in [[k] for k in every] if apart else [every]:
+        own = [quantities[k] for k in together]
+        size = max(sum(int(np.prod(q.shape, dtype=int)) for q in own), 1)
+        n = max(len(entries[k][0]) for k in together)
+        step = n if sampled else max(1, min(_LEVELS, _NUMBERS // (draws * size)))
+        for start in range(0, n, max(step, 1)):
+            some = [entries[k][0][start : start + step] for k in together]
+            drawn = _drawn(marginal, functions, own, theta, some, random)
+            for q, values in zip(own, drawn, strict=True):
+                name = q.name
+                pieces[name].append(values if sampled else _summary(values, probs))
+                if not sampled and name in states:
+                    each = [np.mean(values == x, axis=0) for x in states[name]]
+                    shares[name].append(np.stack(each))
+    labels = {name: own for name, (_, own) in zip(names, entries, strict=True)}
+    new = _dataset(graphs, posterior, quantities, pieces, labels, None if sampled else probs)
     for name, parts in shares.items():
         if parts:
-            like, value = result[name].isel(statistic=0, drop=True), f"{name}_value"
+            like, value = new[name].isel(statistic=0, drop=True), f"{name}_value"
             by_value = like.expand_dims({value: states[name]})
             axis = by_value.dims.index(like.dims[graphs.grouping.own[name]])
-            result[f"{name}_probability"] = by_value.copy(data=np.concatenate(parts, axis=axis))
-    return result
+            new[f"{name}_probability"] = by_value.copy(data=np.concatenate(parts, axis=axis))
+    return xr.merge([result, new]) if afterwards else new
 
 
 def drawn_levels(
@@ -146,10 +172,12 @@ def drawn_levels(
     """Return draws of local variables, of all levels, given each of some draws."""
     graphs = marginal.functions.graphs
     functions, found = UnitFunctions(graphs, as_recorded=True), quantities_of(graphs)
-    levels, labels = _levels(graphs, None)
     quantities, theta = [found[name] for name in names], shared_draws(graphs, posterior)
-    drawn = _drawn(marginal, functions, quantities, theta, levels, rng)
+    entries = [_entries(graphs, q, None) for q in quantities]
+    some = [chosen for chosen, _ in entries]
+    drawn = _drawn(marginal, functions, quantities, theta, some, rng)
     pieces = {name: [values] for name, values in zip(names, drawn, strict=True)}
+    labels = {name: own for name, (_, own) in zip(names, entries, strict=True)}
     return _dataset(graphs, posterior, quantities, pieces, labels, None)
 
 
@@ -181,17 +209,27 @@ def labels_of(graphs: UnitGraphs) -> tuple[str, list | None]:
     return "", None
 
 
-def _levels(graphs: UnitGraphs, levels: Any) -> tuple[np.ndarray, Any]:
-    """Return numbers of levels, and their labels."""
-    dim, coords = labels_of(graphs)
-    labels = list(range(graphs.grouping.levels)) if coords is None else coords
+def _entries(graphs: UnitGraphs, quantity: Quantity, levels: Any) -> tuple[np.ndarray, Any]:
+    """Return numbers of levels, or of entries of a quantity, and their labels."""
+    if quantity.levels is None:
+        dim, coords = labels_of(graphs)
+        labels = list(range(graphs.grouping.levels)) if coords is None else coords
+        return chosen_of(dim, labels, coords is None, levels)
+    dim = quantity.dims[quantity.axis] or ""
+    coords = graphs.reading.model.coords.get(dim)
+    labels = list(range(quantity.length)) if coords is None else np.asarray(coords).tolist()
+    return chosen_of(dim, labels, coords is None, levels)
+
+
+def chosen_of(dim: str, labels: list, numbered: bool, levels: Any) -> tuple[np.ndarray, Any]:
+    """Return numbers and labels of those of some levels that are asked for, None for all."""
     if levels is None:
         return np.arange(len(labels)), np.asarray(labels)
     given = [levels] if np.ndim(levels) == 0 else list(levels)
     position = {label: i for i, label in enumerate(labels)}
     unknown = [x for x in given if x not in position]
     if unknown or not given:
-        of = "numbers, since the model has no coords for them," if coords is None else (
+        of = "numbers, since the model has no coords for them," if numbered else (
             f"labels, the model's coords of {dim!r},")  # fmt: skip
         raise ValueError(
             f"levels holds {shown(unknown[0]) if unknown else 'nothing'}. Levels are {of} from "
@@ -206,29 +244,84 @@ def _drawn(
     functions: UnitFunctions,
     quantities: Sequence[Quantity],
     theta: np.ndarray,
-    levels: np.ndarray,
+    entries: Sequence[np.ndarray],
     rng: np.random.Generator,
 ) -> Iterator[np.ndarray]:
-    """Yield draws of quantities at some levels, of shape (draws, levels, ...)."""
-    unique, back = np.unique(levels, return_inverse=True)
+    """Yield draws of quantities at some levels, or entries, of shape (draws, entries, ...)."""
+    levels = [
+        some if q.levels is None else q.levels[some]
+        for q, some in zip(quantities, entries, strict=True)
+    ]
+    unique = np.unique(np.concatenate(levels))
+    unique = unique[unique >= 0]
     graphs = functions.graphs
     own = marginal.functions.of(unique)
     at = own, marginal.reference
-    drawer = drawer_of(functions.of(unique), at, marginal.integral.steps)
-    u = np.array([drawer.draw(x, rng) for x in theta])
-    missed = drawer.missed
-    lost = np.flatnonzero(~(missed < EXCESS))
-    if len(lost):
-        raise ValueError(
-            f"Level {unique[lost[0]]:,} of {' and '.join(map(repr, graphs.grouping.names))} cannot "
-            f"be drawn by proposals around its mode: a share of {missed[lost[0]]:.2g} of its "
-            "probability is where they do not come, or all of it in some draws. It has several "
-            "modes or moves far with the shared variables. Sample the model that was not "
-            "marginalised."
-        )
-    u = u[:, back]
-    for quantity in quantities:
-        yield quantity.at(functions, theta, u, levels)
+    u = np.zeros((len(theta), 1, graphs.size))
+    if len(unique):
+        drawer = drawer_of(functions.of(unique), at, marginal.integral.steps)
+        u = np.array([drawer.draw(x, rng) for x in theta])
+        missed = drawer.missed
+        lost = np.flatnonzero(~(missed < EXCESS))
+        if len(lost):
+            raise ValueError(
+                f"Level {unique[lost[0]]:,} of {' and '.join(map(repr, graphs.grouping.names))} "
+                f"cannot be drawn by proposals around its mode: a share of {missed[lost[0]]:.2g} "
+                "of its probability is where they do not come, or all of it in some draws. It has "
+                "several modes or moves far with the shared variables. Sample the model that was "
+                "not marginalised."
+            )
+    for quantity, some, own_levels in zip(quantities, entries, levels, strict=True):
+        # Entries without a level read none of it.
+        back = np.minimum(np.searchsorted(unique, own_levels), max(len(unique) - 1, 0))
+        yield quantity.at(functions, theta, u[:, back], some)
+
+
+def unread_in(idata: xr.DataTree, model: pm.Model, wanted: Sequence[str] | None) -> list[str]:
+    """Return variables of a run that nothing observed depends on, of those that are wanted."""
+    if integrals_of(model) is not None:
+        return []
+    own = set(integrated_in(idata, model))
+    return [n for n in unread(model) if n in own and (wanted is None or n in wanted)]
+
+
+def unread_draws(
+    model: pm.Model,
+    posterior: xr.Dataset,
+    names: Sequence[str],
+    levels: Any,
+    rng: np.random.Generator,
+    probs: np.ndarray,
+) -> xr.Dataset:
+    """Return draws of variables that nothing observed depends on, or a summary of these.
+
+    Those that the run stored, or others, from their distribution.
+    """
+    left, found = [n for n in names if n not in posterior], posterior
+    if left:
+        with without_c():
+            drawn = pm.sample_posterior_predictive(
+                xr.DataTree.from_dict({"posterior": posterior}), model=model, var_names=left,
+                random_seed=int(rng.integers(_SEEDS)), progressbar=False,
+            )  # fmt: skip
+        found = drawn["posterior_predictive"].to_dataset().transpose(*SAMPLE_DIMS, ...)
+    arrays = {}
+    for name in names:
+        values = (posterior if name in posterior else found)[name]
+        dim = values.dims[2] if values.ndim > 2 else None
+        if levels is not None and dim is not None:
+            own = values.get_index(dim).tolist()
+            values = values.isel(
+                {dim: chosen_of(str(dim), own, dim not in model.coords, levels)[0]}
+            )
+        if levels is None:
+            flat = values.to_numpy().reshape(-1, *values.shape[2:])
+            labels = ["mean", "sd", *(f"{100 * p:g}%" for p in probs)]
+            coords = {d: values[d] for d in values.dims[2:] if d in values.coords}
+            dims = ["statistic", *values.dims[2:]]
+            values = xr.DataArray(_summary(flat, probs), {"statistic": labels, **coords}, dims)
+        arrays[name] = values
+    return xr.Dataset(arrays)
 
 
 def _summary(values: np.ndarray, probs: np.ndarray) -> np.ndarray:
@@ -243,7 +336,7 @@ def _dataset(
     posterior: xr.Dataset,
     quantities: Sequence[Quantity],
     pieces: Mapping[str, list[np.ndarray]],
-    labels: np.ndarray,
+    labels: Mapping[str, np.ndarray],
     probs: np.ndarray | None,
 ) -> xr.Dataset:
     model = graphs.reading.model
@@ -254,7 +347,7 @@ def _dataset(
         coords: dict[str, Any] = {
             d: model.coords[d] for i, d in enumerate(dims) if i != q.axis and model.coords.get(d)
         }
-        coords[dims[q.axis]] = labels
+        coords[dims[q.axis]] = labels[q.name]
         values = np.moveaxis(values, 1, 1 + q.axis)
         if probs is None:
             values = values.reshape(*(posterior.sizes[d] for d in SAMPLE_DIMS), *values.shape[1:])

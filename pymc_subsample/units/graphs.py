@@ -11,7 +11,6 @@ from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.graph.concrete import depends_on, fold, rebuild, tensor_input
-from pymc_subsample.graph.nodes import index_entries
 from pymc_subsample.graph.numpy_functions import evaluate, freeze
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.batch import BatchGraph, batch_graph
@@ -21,9 +20,11 @@ from pymc_subsample.model.simplify import simplified
 from pymc_subsample.model.support import owner_of_check
 from pymc_subsample.model.terms import RowTerm
 from pymc_subsample.model.trace import RowTrace
-from pymc_subsample.units.discovery import Grouping, gathers, level_axis
+from pymc_subsample.units.discovery import gathers
+from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.states import states_of
+from pymc_subsample.units.tables import Tables, settled
 
 # Of so many rows it is seen whether enough are alike: a tenth, which saves as much time.
 _LOOKED, _SAVED = 20_000, 0.1
@@ -46,6 +47,7 @@ class RowGraph:
     local: dict[Variable, str]  # Inputs that are local variables, by the names of these.
     index: np.ndarray  # Level of each row.
     times: np.ndarray  # How often each row counts.
+    chosen: np.ndarray | None = None  # Which rows of a term these are, None for all.
 
     @cached_property
     def merged(self) -> "RowGraph":
@@ -62,7 +64,8 @@ class RowGraph:
         columns = {
             v: Column(np.take(c.array, rows, axis=c.axis), c.axis) for v, c in self.columns.items()
         }
-        return replace(self, columns=columns, index=self.index[rows], times=times)
+        chosen = None if self.chosen is None else self.chosen[rows]
+        return replace(self, columns=columns, index=self.index[rows], times=times, chosen=chosen)
 
     def _first(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the first of those that are alike, of n rows, and how many of each there are."""
@@ -89,14 +92,21 @@ class UnitGraphs:
     shared: dict[str, Variable]
     prior: RowGraph
     rows: list[RowGraph]
+    others: list[tuple[str, RowGraph]]  # Rows of these terms without a level.
     conditions: list[Variable]  # On global variables alone.
     shapes: dict[str, tuple[int, ...]]  # Of a level's elements.
-    states: np.ndarray | None  # All states of a level, if its variables are discrete.
+    states: list[np.ndarray] | None  # Values that each element may have, if they are discrete.
+    active: np.ndarray | None  # Which elements levels have, (levels, size), None if all have all.
 
     @property
     def size(self) -> int:
         """Elements of all local variables of a level."""
         return sum(int(np.prod(s, dtype=int)) for s in self.shapes.values())
+
+    @property
+    def most(self) -> int:
+        """Elements of the level that has the most."""
+        return self.size if self.active is None else int(self.active.sum(axis=1).max())
 
     @property
     def places(self) -> dict[str, slice]:
@@ -121,59 +131,33 @@ def unit_graphs(reading: Reading, grouping: Grouping) -> UnitGraphs:
         for name, v in shared.items()
         if reading.values[name] not in place
     }
-    values = {name: reading.values[name] for name in grouping.names}
-    read = []
-    levels = reading.trace()
-    for name in grouping.names:
-        levels.follow(reading.priors[name], grouping.own[name])
-    tables: list[Variable] = []
-    for position in grouping.index:
-        graph, axis = reading.terms[position].graph, grouping.axes[position]
-        trace = reading.trace()
-        trace.follow(graph, axis)
-        nodes = gathers(trace, graph, list(values.values()))
-        for node, table in nodes.items():
-            levels.follow(table, level_axis(trace, node)[0])
-        read.append((position, trace, nodes))
-        tables += [table for table in nodes.values() if table not in tables]
-    priors = [reading.priors[name] for name in grouping.names]
-    dependent = depends_on(reading.graphs, list(reading.values.values()))
-    by_level = batch_graph([*priors, *tables], levels, dependent, reading.arrays)
+    tables = Tables(reading, grouping)
+    read = [_read(reading, position, tables) for position in grouping.index]
     remaining = dict(reading.checks)
-    rows = []
-    for position, trace, nodes in read:
-        index = grouping.index[position]
-        local = {v: _of_rows(v, grouping.own[name], len(index)) for name, v in values.items()}
-        at_rows = _instance(by_level, levels, reading.arrays, local, index)
-        memo: dict[Variable, Variable] = {v: new for v, new in local.items() if v in trace.axes}
-        for node, table in nodes.items():
-            new = at_rows[len(priors) + tables.index(table)]
-            memo[node.outputs[0]] = _picked(trace, node, new)
-        names = {local[v]: name for name, v in values.items()}
-        rows.append(_row_graph(reading, position, grouping, memo, names, place, remaining))
-    kinds = {grouping.levels: [RowTerm(grouping.names[0], priors[0], 0, grouping.levels, True)]}
-    guards, conditions = sort_checks(
-        remaining, levels, dependent, reading.arrays, kinds, partial(owner_of_check, reading.model)
-    )
-    if guards:
-        graphs = [*priors, *(g for g, _, _ in guards)]
-        by_level = batch_graph(graphs, levels, dependent, reading.arrays)
-    prior = _finished(
-        by_level,
-        levels,
-        reading.arrays,
-        [grouping.own[name] for name in grouping.names],
-        [(len(priors) + i, axis) for i, (_, axis, _) in enumerate(guards)],
-        {v: name for name, v in values.items()},
-        place,
-        np.arange(grouping.levels),
-    )
+    rows, others = [], []
+    for position, parts in zip(grouping.index, read, strict=True):
+        term, checks = reading.terms[position], dict(remaining)
+        for part in parts:
+            left = remaining if part is parts[0] else dict(checks)
+            graph = _row_graph(reading, term.name, part, tables, place, left)
+            if part.levels is None:
+                others.append((term.name, graph))
+            else:
+                rows.append(graph)
+    prior, conditions = _prior(reading, tables, place, remaining)
     shapes = {
-        name: tuple(n for i, n in enumerate(v.type.shape) if i != grouping.own[name])
-        for name, v in values.items()
-    }
+        name: (*(n for i, n in enumerate(v.type.shape) if i != grouping.own[name]),
+               *grouping.elements_of(name).shape[1:])
+        for name, v in tables.values.items()
+    }  # fmt: skip
     conditions = _frozen(rebuild(conditions, place), reading.arrays)
-    above = set(ancestors([prior.output, *(row.output for row in rows), *conditions]))
+    graphs = [prior, *rows, *(graph for _, graph in others)]
+    above = set(ancestors([*(graph.output for graph in graphs), *conditions]))
+    if not above.isdisjoint(tables.values.values()):
+        raise TallModelError(
+            f"Rows without a level of {' and '.join(map(repr, tables.values))} read them all the "
+            "same. Please report this model, and sample it with pm.NUTS."
+        )
     for name in shared:
         if reading.values[name] in above:
             raise TallModelError(
@@ -181,8 +165,81 @@ def unit_graphs(reading: Reading, grouping: Grouping) -> UnitGraphs:
                 f"{name!r} another one (default_transform=), or sample the model as it is."
             )
     sizes = [int(np.prod(s, dtype=int)) for s in shapes.values()]
-    states = states_of(reading, grouping.names, sizes)
-    return UnitGraphs(reading, grouping, shared, prior, rows, conditions, shapes, states)
+    active = _active(grouping, shapes)
+    states = states_of(reading, grouping.names, sizes, active)
+    return UnitGraphs(
+        reading, grouping, shared, prior, rows, others, conditions, shapes, states, active
+    )
+
+
+def _active(grouping: Grouping, shapes: Mapping[str, tuple[int, ...]]) -> np.ndarray | None:
+    """Return which elements of all variables each level has; None if it has all."""
+    if not grouping.elements:
+        return None
+    has = []
+    for name, shape in shapes.items():
+        own = grouping.elements_of(name).reshape(grouping.levels, -1) >= 0
+        has.append(np.broadcast_to(own, (grouping.levels, int(np.prod(shape, dtype=int)))))
+    return np.concatenate(has, axis=1)
+
+
+@dataclass
+class _SomeRows:
+    """Some rows of a term: its graph as far as they read it, and what they read of tables."""
+
+    graph: Variable
+    axis: int
+    chosen: np.ndarray | None  # Which rows these are, None for all,
+    levels: np.ndarray | None  # and the level of each row of the term; None if they have none.
+    trace: RowTrace
+    nodes: dict[Apply, Variable]
+
+
+def _read(reading: Reading, position: int, tables: Tables) -> list[_SomeRows]:
+    """Return the rows of a term that have levels, and those that have none."""
+    grouping = tables.grouping
+    term, axis, index = reading.terms[position], grouping.axes[position], grouping.index[position]
+    found = []
+    for has in (True, False):
+        chosen = np.flatnonzero((index >= 0) == has)
+        if not len(chosen):
+            continue
+        whole = len(chosen) == len(index)
+        [graph] = (
+            settled([term.graph], reading.arrays, chosen) if grouping.partial else [term.graph]
+        )
+        trace = reading.trace([graph])
+        trace.follow(graph, axis)
+        nodes = gathers(trace, graph, list(tables.values.values()))
+        for node, table in nodes.items():
+            tables.add(trace, node, table)
+        levels = np.maximum(index, 0) if has else None
+        found.append(_SomeRows(graph, axis, None if whole else chosen, levels, trace, nodes))
+    return found
+
+
+def _prior(
+    reading: Reading,
+    tables: Tables,
+    place: Mapping[Variable, Variable],
+    remaining: dict[Variable, str],
+) -> tuple[RowGraph, list[Variable]]:
+    """Return the prior of each level, and the conditions that no rows and no levels have."""
+    grouping = tables.grouping
+    local, levels = tables.inputs(grouping.levels), np.arange(grouping.levels)
+    guards, conditions = tables.conditions(remaining, levels, local)
+    priors = tables.priors(levels, local)
+    graphs = [*priors, *(graph for graph, _ in guards)]
+    axes = [*(grouping.own[name] for name in local), *(axis for _, axis in guards)]
+    dependent = depends_on(graphs, [*reading.values.values(), *local.values()])
+    trace = RowTrace(lambda v: v not in dependent, row_number_test(reading.arrays))
+    for graph, axis in zip(graphs, axes, strict=True):
+        trace.follow(graph, axis)
+    batch = batch_graph(graphs, trace, dependent, reading.arrays)
+    n, names = len(priors), {v: name for name, v in local.items()}
+    others = [(i, axes[i]) for i in range(n, len(graphs))]
+    graph = _finished(batch, trace, reading.arrays, axes[:n], others, names, place, levels, None)
+    return graph, conditions
 
 
 def _value_of(reading: Reading, name: str, variable: Variable) -> Variable:
@@ -201,83 +258,55 @@ def _value_of(reading: Reading, name: str, variable: Variable) -> Variable:
     return value if known else reading.values[name]
 
 
-def _of_rows(value: Variable, axis: int, n_rows: int) -> Variable:
-    shape = [n_rows if i == axis else n for i, n in enumerate(value.type.shape)]
-    return tensor_input(value.name, value.type.dtype, shape)
-
-
-def _instance(
-    batch: BatchGraph,
-    trace: RowTrace,
-    arrays: dict[Variable, np.ndarray],
-    local: Mapping[Variable, Variable],
-    index: np.ndarray,
-) -> list[Variable]:
-    """Return the outputs of a graph of levels at the level of each row; `arrays` gains columns."""
-    memo: dict[Variable, Variable] = dict(batch.parameters)
-    for new, old in batch.columns.items():
-        if old in local:
-            memo[new] = local[old]
-            continue
-        value = arrays[old] if old in arrays else evaluate([old], arrays)[0]
-        value = np.take(value, index, axis=trace.axes[old])
-        memo[new] = tensor_input(old.name, value.dtype, value.shape)
-        arrays[memo[new]] = value
-    return rebuild(batch.outputs, memo, fold, remake=True)
-
-
-def _picked(trace: RowTrace, node: Apply, table: Variable) -> Variable:
-    """Return what rows read of a table that has their own level along the axis of levels."""
-    axis, _ = level_axis(trace, node)
-    entries = index_entries(node)
-    index = tuple(
-        slice(None) if i == axis else int(e.data) if isinstance(e, Variable) else e
-        for i, e in enumerate(entries)
-    )
-    new = table if all(e == slice(None) for e in index) else table[index]
-    at = axis - sum(not isinstance(e, slice) for e in index[:axis])
-    wanted = trace.axes[node.outputs[0]]
-    return new if at == wanted else pt.moveaxis(new, at, wanted)
-
-
 def _row_graph(
     reading: Reading,
-    position: int,
-    grouping: Grouping,
-    memo: Mapping[Variable, Variable],
-    names: Mapping[Variable, str],
+    name: str,
+    part: _SomeRows,
+    tables: Tables,
     place: Mapping[Variable, Variable],
     remaining: dict[Variable, str],
 ) -> RowGraph:
-    """Return a term over batches of rows; conditions on its rows leave `remaining`."""
-    term, axis, index = reading.terms[position], grouping.axes[position], grouping.index[position]
-    [graph, *conditions] = rebuild([term.graph, *remaining], dict(memo), fold)
+    """Return rows of a term over batches of them; conditions on its rows leave `remaining`."""
+    axis, n_rows = part.axis, part.graph.type.shape[part.axis]
+    memo: dict[Variable, Variable] = {}
+    names: dict[Variable, str] = {}
+    if part.levels is not None:
+        local = tables.inputs(n_rows)
+        names = {v: n for n, v in local.items()}
+        memo = {v: local[n] for n, v in tables.values.items() if v in part.trace.axes}
+        for node, table in part.nodes.items():
+            memo[node.outputs[0]] = tables.picked(part.trace, node, table, part.levels, local)
+    checks = list(remaining)
+    if part.chosen is not None:
+        checks = settled(checks, reading.arrays, part.chosen)
+    [graph, *conditions] = rebuild([part.graph, *checks], memo, fold)
     sources = [*reading.values.values(), *names]
     dependent = depends_on([graph, *conditions], sources)
     trace = RowTrace(lambda v: v not in dependent, row_number_test(reading.arrays))
     trace.follow(graph, axis)
-    trace.refuse_reductions(depends_on([graph], list(names)), len(index))
+    trace.refuse_reductions(depends_on([graph], list(names)), n_rows)
     mine = {
         new: (old, said)
         for new, (old, said) in zip(conditions, list(remaining.items()), strict=True)
         if any(v in trace.axes or v in names for v in ancestors([new]))
     }
-    kinds = {len(index): [RowTerm(term.name, graph, axis, len(index), True)]}
-    checks = {new: said for new, (_, said) in mine.items()}
+    kinds = {n_rows: [RowTerm(name, graph, axis, n_rows, True)]}
+    said = {new: text for new, (_, text) in mine.items()}
     guards, scalars = (
         sort_checks(
-            checks, trace, dependent, reading.arrays, kinds, partial(owner_of_check, reading.model)
+            said, trace, dependent, reading.arrays, kinds, partial(owner_of_check, reading.model)
         )
-        if checks
+        if said
         else ([], [])
     )
-    for new, (old, said) in mine.items():
+    for new, (old, text) in mine.items():
         del remaining[old]
         if new in scalars:
-            remaining[new] = said
+            remaining[new] = text
     batch = batch_graph([graph, *(g for g, _, _ in guards)], trace, dependent, reading.arrays)
     others = [(1 + i, guard) for i, (_, guard, _) in enumerate(guards)]
-    return _finished(batch, trace, reading.arrays, [axis], others, names, place, index)
+    index = np.zeros(n_rows, dtype=int) if part.levels is None else part.levels
+    return _finished(batch, trace, reading.arrays, [axis], others, names, place, index, part.chosen)
 
 
 def _finished(
@@ -289,6 +318,7 @@ def _finished(
     names: Mapping[Variable, str],
     place: Mapping[Variable, Variable],
     index: np.ndarray,
+    chosen: np.ndarray | None,
 ) -> RowGraph:
     """Add up what each row has, and put parameters back as functions of shared variables."""
     parts = [_vector(g, a, pt.sum) for g, a in zip(batch.outputs, axes, strict=False)]
@@ -304,11 +334,14 @@ def _finished(
             local[new] = names[old]
             continue
         value = arrays[old] if old in arrays else evaluate([old], arrays)[0]
+        if chosen is not None:
+            value = np.take(value, chosen, axis=trace.axes[old])
         columns[new] = Column(value, trace.axes[old])
+    index = index if chosen is None else index[chosen]
     above = set(ancestors([output]))
     columns = {v: c for v, c in columns.items() if v in above}
     local = {v: name for v, name in local.items() if v in above}
-    return RowGraph(output, columns, local, index, np.ones(len(index), dtype=int))
+    return RowGraph(output, columns, local, index, np.ones(len(index), dtype=int), chosen)
 
 
 def _frozen(graphs: Sequence[Variable], arrays: Mapping[Variable, np.ndarray]) -> list[Variable]:

@@ -18,14 +18,14 @@ from pytensor.xtensor.type import XTensorType
 from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.graph.vectorised import broadcasts, vectorised
-from pymc_subsample.model.model_graphs import graph_of, model_of
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.layout import Table, places, tables
 from pymc_subsample.units.moving import newton
-from pymc_subsample.units.quadrature import nodes_of
+from pymc_subsample.units.quadrature import nodes, nodes_of
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.unit_densities import UnitFunctions, row_derivatives
+from pymc_subsample.units.unread import without_variables
 from pymc_subsample.units.verification import check_table
 
 # Axes of a table in front of those of rows: units and nodes.
@@ -40,17 +40,8 @@ _CONDITION = CheckParameterValue("parameters of units", can_be_replaced_by_ninf=
 
 def without(reading: Reading, names: Sequence[str], functions: UnitFunctions) -> pm.Model:
     """Return the model without local variables and what depends on them."""
-    model = reading.model
-    old, memo = graph_of(model)
-    local = {memo[model[name]] for name in names}
     integrated = {reading.terms[i].name for i in functions.graphs.grouping.index}
-    dropped = {memo[model[name]] for name in integrated}
-    kept = [v for v in old.outputs if v not in dropped and local.isdisjoint(ancestors([v]))]
-    # Data that nothing reads any more would be set by `pm.set_data` in vain.
-    read = [v for v in model.named_vars.values() if memo[v] in kept and v not in model.data_vars]
-    above = set(ancestors([*read, *(model.rvs_to_values.get(v, v) for v in read)]))
-    unread = {memo[v] for v in model.data_vars if v not in above}
-    return model_of([v for v in kept if v not in unread], old, model)
+    return without_variables(reading.model, [*names, *integrated])
 
 
 def start_at(model: pm.Model, functions: UnitFunctions, theta: np.ndarray) -> None:
@@ -64,19 +55,28 @@ def start_at(model: pm.Model, functions: UnitFunctions, theta: np.ndarray) -> No
         model.set_initval(model[name], value)
 
 
-def add_units(model: pm.Model, marginal: Marginal) -> None:
+def add_units(new: pm.Model, marginal: Marginal) -> None:
     """Add a potential with the log-likelihood of units for each table."""
     graphs = marginal.functions.graphs
-    shared = {v: _tensor(model[name]) for name, v in graphs.shared.items()}
+    shared = {v: _tensor(new[name]) for name, v in graphs.shared.items()}
     name = " ".join(graphs.grouping.names)
     for table in tables(marginal.functions):
         some = table.of(_CHECKED)
         check_table(marginal, some.units, log_likelihood(marginal, some, "checked"))
         label = f"{name}: units of {' and '.join(map(str, table.lengths))} rows"
+        if graphs.active is not None:
+            label += f" and {table.elements} variables"
         term = log_likelihood(marginal, table, label)
         if graphs.conditions:
             term = _CONDITION(term, pt.all(pt.stack(graphs.conditions)))
         pm.Potential(label, rebuild([term], dict(shared))[0])
+    for called, rows in graphs.others:
+        columns = {
+            v: pytensor.shared(c.array, name=f"{called}, {v.name}", shape=c.array.shape)
+            for v, c in rows.columns.items()
+        }
+        label = called if called not in new.named_vars else f"{called}: other rows"
+        pm.Potential(label, rebuild([rows.output], {**columns, **shared})[0])
     terms = graphs.reading.terms
     integrated = {terms[i].name for i in graphs.grouping.index}
     for i, part in enumerate(terms):
@@ -127,17 +127,49 @@ def _nodes(
     A group is evaluated at once, as (units, nodes). Each state is one of its own: what it makes
     constant, as a probability of zero, has no derivative.
     """
-    graphs = marginal.functions.graphs
-    points, log_weights = nodes_of(graphs, marginal.integral.per_dimension)
+    graphs, every = marginal.functions.graphs, range(marginal.functions.graphs.size)
+    levels, per_dimension = marginal.functions.levels[table.units], marginal.integral.per_dimension
+    active = None if graphs.active is None else graphs.active[levels]
     if graphs.states is not None:
-        nothing = data("nothing", np.zeros((len(table.units), 1)))
-        for state in points:
-            yield [pt.constant([[x]]) for x in state], nothing
+        points, log_weights = nodes_of(graphs, per_dimension, active)
+        for k, (state, log_weight) in enumerate(zip(points, log_weights, strict=True)):
+            each = np.broadcast_to(state.reshape(-1, len(every)), (len(levels), len(every)))
+            weights = np.broadcast_to(np.reshape(log_weight, (-1, 1)), (len(levels), 1))
+            yield (
+                [_same_or(data, f"state{k}_{i}", each[:, [i]]) for i in every],
+                data(f"nothing{k}", np.ascontiguousarray(weights)),
+            )
         return
-    m, S, volume = _placed(marginal, table, parts, data)
-    every = range(graphs.size)
-    u = [sum((S[i][j] * points[None, :, j] for j in every), m[i]) for i in every]
-    yield u, volume + log_weights[None, :]
+    elements = None if active is None else np.argsort(~active, axis=1, kind="stable")
+    size = table.elements
+    own = np.broadcast_to(
+        np.arange(size) if elements is None else elements[:, :size], (len(levels), size)
+    )
+    points, log_weights = nodes(size, per_dimension)
+    m, S, volume = _placed(marginal, table, parts, own, data)
+    u = [sum((S[i][j] * points[None, :, j] for j in range(size)), m[i]) for i in range(size)]
+    yield _spread(u, own, graphs.size, data), volume + log_weights[None, :]
+
+
+def _same_or(data: Callable, what: str, values: np.ndarray) -> Variable:
+    """Return numbers of units as one constant, if they are all the same."""
+    if (values == values[0]).all():
+        return pt.constant(values[:1])
+    return data(what, np.ascontiguousarray(values))
+
+
+def _spread(
+    found: Sequence[Variable], own: np.ndarray, size: int, data: Callable
+) -> list[Variable]:
+    """Return all elements of units, zero but for their own, of which these are the values."""
+    if (own == own[0]).all():
+        place = {int(i): x for i, x in zip(own[0], found, strict=True)}
+        return [place.get(i, pt.zeros_like(found[0])) for i in range(size)]
+    which = [data(f"element{k}", own[:, [k]]) for k in range(len(found))]
+    return [
+        sum((pt.switch(pt.eq(at, i), x, 0.0) for at, x in zip(which, found, strict=True)), 0.0)
+        for i in range(size)
+    ]
 
 
 def _at(
@@ -185,36 +217,55 @@ def _rows(functions: UnitFunctions, table: Table, data: Callable) -> Iterator[_R
 
 
 def _placed(
-    marginal: Marginal, table: Table, parts: Sequence[_Rows], data: Callable
+    marginal: Marginal, table: Table, parts: Sequence[_Rows], own: np.ndarray, data: Callable
 ) -> tuple[list[Variable], list[list[Variable]], Variable]:
     """Return where nodes of each unit are, as (units, 1): places, spreads and log volume.
 
-    Nodes that move have no derivatives: integrals are the same wherever they are.
+    Of the elements that are its `own`, (units, k). Nodes that move have no derivatives: integrals
+    are the same wherever they are.
     """
     graphs, modes = marginal.functions.graphs, marginal.modes
-    every = range(graphs.size)
-    m = [data(f"mode{i}", modes.m[table.units, i])[:, None] for i in every]
+    every, units = range(own.shape[1]), np.arange(len(own))
+    modes = marginal.modes.of(table.units)
+    m = [data(f"mode{i}", modes.m[units, own[:, i]])[:, None] for i in every]
     S = [
-        [data(f"spread{i}_{j}", modes.S[table.units, i, j])[:, None] for j in every] for i in every
+        [data(f"spread{i}_{j}", modes.S[units, own[:, i], own[:, j]])[:, None] for j in every]
+        for i in every
     ]
-    volume = data("volume", modes.log_volume[table.units])[:, None]
+    volume = data("volume", modes.log_volume)[:, None]
     if not marginal.integral.steps:
         return m, S, volume
     T, shrunk = S, pt.zeros_like(volume)
     derivatives = [row_derivatives(graphs, rows.part) for rows in parts]
     for _ in range(marginal.integral.steps):
-        slope = [pt.zeros_like(volume) for _ in every]
-        curvature = [[pt.zeros_like(volume) for _ in every] for _ in every]
+        zero = pt.zeros_like(volume)
+        slope = [zero for _ in range(graphs.size)]
+        curvature = [[zero for _ in range(graphs.size)] for _ in range(graphs.size)]
+        at = _spread(m, own, graphs.size, data)
         for rows, (elements, slopes, curvatures) in zip(parts, derivatives, strict=True):
-            local = _local(graphs, rows.part, m, rows.length)
+            local = _local(graphs, rows.part, at, rows.length)
             for a, i in enumerate(elements):
                 slope[i] = slope[i] + rows.summed(slopes[a], local)
                 for b, j in enumerate(elements):
                     curvature[i][j] = curvature[i][j] + rows.summed(curvatures[a][b], local)
+        slope = _gathered(slope, own, data)
+        half = [_gathered(row, own, data) for row in curvature]
+        columns = [_gathered(column, own, data) for column in zip(*half, strict=True)]
+        curvature = [list(row) for row in zip(*columns, strict=True)]
         m, T, shrunk = newton(pt, m, S, slope, curvature)
     m = [disconnected_grad(x) for x in m]
     T = [[disconnected_grad(x) for x in row] for row in T]
     return m, T, volume - disconnected_grad(shrunk)
+
+
+def _gathered(found: Sequence[Variable], own: np.ndarray, data: Callable) -> list[Variable]:
+    """Return of each unit what belongs to its own elements."""
+    if (own == own[0]).all():
+        return [found[i] for i in own[0]]
+    which = [data(f"own{k}", own[:, [k]]) for k in range(own.shape[1])]
+    return [
+        sum((pt.switch(pt.eq(at, i), x, 0.0) for i, x in enumerate(found)), 0.0) for at in which
+    ]
 
 
 def _local(

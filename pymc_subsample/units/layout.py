@@ -14,21 +14,31 @@ class Table:
 
     units: np.ndarray  # Positions of the units.
     lengths: tuple[int, ...]  # By term; 0 where these units have no rows of it.
+    elements: int  # Of local variables that each has.
 
     def of(self, most: int) -> "Table":
         """Return this table of some units, from first to last."""
         some = np.linspace(0, len(self.units) - 1, min(most, len(self.units))).astype(int)
-        return Table(self.units[some], self.lengths)
+        return Table(self.units[some], self.lengths, self.elements)
 
 
 def tables(functions: UnitFunctions) -> list[Table]:
     """Return tables of all units, which together hold few numbers in vain."""
     units = len(functions.levels)
-    counts = [np.bincount(part.unit, minlength=units) for part in functions.data[1:]]
-    lengths = filled_up(np.column_stack(counts))
-    kinds, kind = np.unique(lengths, axis=0, return_inverse=True)
+    counts = np.column_stack([
+        np.bincount(part.unit, minlength=units) for part in functions.data[1:]
+    ])  # fmt: skip
+    # Units of a table have equally many variables.
+    size, active = functions.graphs.size, functions.active
+    own = np.full(units, size) if active is None else active.sum(axis=1)
+    lengths = np.zeros_like(counts)
+    for n in np.unique(own):
+        some = own == n
+        read = np.ix_(some, counts[some].any(axis=0))
+        lengths[read] = filled_up(counts[read])
+    kinds, kind = np.unique(np.column_stack([own, lengths]), axis=0, return_inverse=True)
     return [
-        Table(np.flatnonzero(kind.ravel() == i), tuple(map(int, lengths)))
+        Table(np.flatnonzero(kind.ravel() == i), tuple(map(int, lengths[1:])), int(lengths[0]))
         for i, lengths in enumerate(kinds)
     ]
 

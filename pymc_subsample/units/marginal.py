@@ -10,18 +10,19 @@ import pymc as pm
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.context import generator, model_in_context
 from pymc_subsample.units.accuracy import TOLERABLE, Integral, Marginal, choose_nodes
-from pymc_subsample.units.choosing import chosen
-from pymc_subsample.units.discovery import Grouping
+from pymc_subsample.units.choosing import chosen, may_pay
 from pymc_subsample.units.graphs import unit_graphs
+from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.integrated import add_units, start_at, without
 from pymc_subsample.units.missed_mass import refuse_other_modes
 from pymc_subsample.units.modes import find_modes
-from pymc_subsample.units.quadrature import nodes_of
+from pymc_subsample.units.quadrature import nodes, nodes_of
 from pymc_subsample.units.reading import Reading, read, standardised, warn_of_codes
 from pymc_subsample.units.reference import find_reference, start_of
 from pymc_subsample.units.unit_densities import UnitFunctions
+from pymc_subsample.units.unread import without_unread
 from pymc_subsample.units.verification import check_joint
-from pymc_subsample.validation import count
+from pymc_subsample.validation import count, name_list
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -104,9 +105,17 @@ def marginalize(
     model = model_in_context(model, "Call pms.marginalize()")
     random = generator(rng)
     per_dimension = None if n_nodes is None else count("n_nodes", n_nodes)
+    model, unread = without_unread(model)
+    names = name_list("integrate", integrate)
+    automatic = names is None or names == ["auto"]
+    left = [] if automatic else [n for n in names or () if n not in unread]
+    if unread and not left and not (automatic and may_pay(model)):
+        _log.info("marginalize: nothing observed depends on %s.", " and ".join(unread))
+        return model
     reading = read(model)
     warn_of_codes(reading)
-    new, marginal = without_local(reading, chosen(reading, integrate), per_dimension, random)
+    grouping = chosen(reading, "auto" if automatic else left)
+    new, marginal = without_local(reading, grouping, per_dimension, random)
     seconds = time.perf_counter() - began
     _log.info("marginalize: %s, in %.1f s.", described(marginal), seconds)
     return new
@@ -122,8 +131,7 @@ def without_local(
     theta = find_reference(functions, rng)
     modes = find_modes(functions, theta, start_of(functions))
     integral = choose_nodes(functions, theta, modes, rng, per_dimension)
-    points, _ = nodes_of(functions.graphs, integral.per_dimension)
-    refuse_other_modes(functions, theta, modes, float(np.max(np.abs(points))), rng)
+    refuse_other_modes(functions, theta, modes, _reach(functions, integral.per_dimension), rng)
     if per_dimension is None and integral.error > TOLERABLE:
         raise inaccurate(integral, functions)
     marginal = Marginal(functions, theta, modes, integral)
@@ -155,17 +163,31 @@ def inaccurate(integral: Integral, functions: UnitFunctions) -> TallModelError:
     )
 
 
+def _reach(functions: UnitFunctions, per_dimension: int) -> float:
+    """Return how far nodes come, zero for states."""
+    if functions.graphs.states is not None:
+        return 0.0
+    each = range(1, functions.graphs.most + 1)
+    return max(float(np.max(np.abs(nodes(size, per_dimension)[0]))) for size in each)
+
+
 def described(marginal: Marginal) -> str:
     """Say what was integrated out: levels, rows, nodes and the error of these."""
     functions, rows = marginal.functions, marginal.functions.n_rows
-    points = len(nodes_of(functions.graphs, marginal.integral.per_dimension)[0])
-    error, exact = marginal.integral.error, functions.graphs.states is not None
+    graphs, exact = functions.graphs, functions.graphs.states is not None
     each = f"{rows.min():,}" if rows.min() == rows.max() else f"{rows.min():,} to {rows.max():,}"
     each += " row" if rows.max() == 1 else " rows"
-    nodes_or_states = f"{points:,} {'states' if exact else 'nodes'}"
+    active = functions.active
+    kinds = None if active is None else np.unique(active, axis=0)
+    numbers = nodes_of(graphs, marginal.integral.per_dimension, kinds)[1]
+    numbers = np.isfinite(numbers).sum(axis=0)
+    fewest, most = int(np.min(numbers)), int(np.max(numbers))
+    points = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    nodes_or_states = f"{points} {'states' if exact else 'nodes'}"
+    error = marginal.integral.error
     said = f" (error of the log density at far points {error:.1g})"
     said = "" if exact or np.isnan(error) else said
     return (
-        f"{' and '.join(functions.graphs.grouping.names)} integrated out, of {len(rows):,} levels "
+        f"{' and '.join(graphs.grouping.names)} integrated out, of {len(rows):,} levels "
         f"with {each} (mean {rows.mean():.1f}), by {nodes_or_states} each{said}"
     )

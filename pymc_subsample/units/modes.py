@@ -35,8 +35,8 @@ class Modes:
         return Modes(self.m[units], self.S[units], self.found[units])
 
     def at(self, nu: np.ndarray) -> np.ndarray:
-        """Return nodes of all units for one nu."""
-        return self.m + self.S @ nu
+        """Return nodes of all units for one nu, of all or of each."""
+        return self.m + (self.S @ nu if nu.ndim == 1 else np.einsum("gij,gj->gi", self.S, nu))
 
 
 def standing(units: int, size: int) -> Modes:
@@ -69,9 +69,23 @@ def find_modes(functions: UnitFunctions, theta: np.ndarray, start: np.ndarray) -
         own = functions.of(functions.levels[left])
         u[left] = _improved(own, theta, u[left], value, step)
     curvature = functions.derivatives(theta, u)[2]
-    level, axes = np.linalg.eigh(-_finite(curvature))
-    S = axes / np.sqrt(np.maximum(level, _LEAST))[:, None, :]
-    return Modes(u, S, found)
+    return Modes(u, _spread(-_finite(curvature), functions.active), found)
+
+
+def _spread(information: np.ndarray, active: np.ndarray | None) -> np.ndarray:
+    """Return S with ``S S.T`` the inverse of the information of each unit.
+
+    Of elements that units lack it is the identity.
+    """
+    if active is None:
+        level, axes = np.linalg.eigh(information)
+        return axes / np.sqrt(np.maximum(level, _LEAST))[:, None, :]
+    S = np.broadcast_to(np.eye(information.shape[1]), information.shape).copy()
+    patterns, which = np.unique(active, axis=0, return_inverse=True)
+    for i, pattern in enumerate(patterns):
+        own = np.ix_(np.flatnonzero(which.ravel() == i), *[np.flatnonzero(pattern)] * 2)
+        S[own] = _spread(information[own], None)
+    return S
 
 
 def _finite(matrices: np.ndarray) -> np.ndarray:

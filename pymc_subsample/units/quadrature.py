@@ -1,5 +1,6 @@
 """Nodes of integrals over the variables of a unit, around its mode."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 
@@ -21,14 +22,35 @@ _NEGLIGIBLE = 1e-7
 _DEGREES = 8.0
 
 
-def nodes_of(graphs: UnitGraphs, per_dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes nu of a unit, and the logarithms of their weights: those of `nodes`, or states.
+def nodes_of(
+    graphs: UnitGraphs, per_dimension: int, active: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes nu of units, and the logarithms of their weights: those of `nodes`, or states.
 
-    States are where they are, as around a mode of zero with a spread of one.
+    States are where they are, as around a mode of zero with a spread of one. Where units have some
+    elements of all, those that are `active`, (units, size), nodes are of shape (K, units, size),
+    and weights of (K, units); else nodes of (K, size).
     """
-    if graphs.states is not None:
-        return graphs.states, np.zeros(len(graphs.states))
-    return nodes(graphs.size, per_dimension)
+    if active is None:
+        return _of_elements(graphs, per_dimension, range(graphs.size))
+    patterns, which = np.unique(active, axis=0, return_inverse=True)
+    each = [_of_elements(graphs, per_dimension, np.flatnonzero(p).tolist()) for p in patterns]
+    most = max(len(log_w) for _, log_w in each)
+    nu, log_weights = np.zeros((most, *active.shape)), np.full((most, len(active)), -np.inf)
+    for i, (points, log_w) in enumerate(each):
+        units, elements = np.flatnonzero(which.ravel() == i), np.flatnonzero(patterns[i])
+        nu[: len(points), units[:, None], elements] = points[:, None, :]
+        log_weights[: len(points), units] = log_w[:, None]
+    return nu, log_weights
+
+
+def _of_elements(
+    graphs: UnitGraphs, per_dimension: int, elements: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    if graphs.states is None:
+        return nodes(len(elements), per_dimension)
+    states = np.array(list(product(*(graphs.states[i] for i in elements))))
+    return states, np.zeros(len(states))
 
 
 @lru_cache

@@ -7,7 +7,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import (
     CauchyRV,
     GumbelRV,
@@ -22,13 +23,14 @@ from pymc_subsample.graph.concrete import concretize, depends_on, rebuild, tenso
 from pymc_subsample.graph.nodes import lower_factor
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.data_columns import row_number_test
-from pymc_subsample.model.discovery import full_data_model, refuse_missing, row_terms
+from pymc_subsample.model.discovery import full_data_model, refuse_masked, row_terms
 from pymc_subsample.model.indices import negative_codes
 from pymc_subsample.model.parameter_checks import split_checks
 from pymc_subsample.model.row_sets import sets_side_by_side
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.terms import TermPart, parts_of
 from pymc_subsample.model.trace import RowTrace
+from pymc_subsample.units.placed import PLACES, read_by_places, read_through
 from pymc_subsample.validation import warn
 
 # Location and scale are the last two of their parameters.
@@ -71,7 +73,7 @@ class Reading:
 def read(model: pm.Model) -> Reading:
     """Read a model."""
     model = sets_side_by_side(full_data_model(model))
-    refuse_missing(model)
+    refuse_masked(model)
     observed, free = row_terms(model, None), list(model.free_RVs)
     found = {rv.name: _form(rv) for rv in free if model.rvs_to_transforms[rv] is None}
     forms = {name: form for name, form in found.items() if form is not None}
@@ -92,7 +94,13 @@ def read(model: pm.Model) -> Reading:
             )
     lengths = {max(g.type.shape) for g in concrete.outputs[: len(observed)] if g.type.shape}
     negative = list(negative_codes(concrete, lengths, model))
-    outputs = select_in_data(concrete.outputs, concrete.arrays, concrete.values)
+    outputs = read_by_places(
+        concrete.outputs,
+        concrete.arrays,
+        concrete.values,
+        min((n for n in lengths if n > 1), default=2),
+    )
+    outputs = select_in_data(outputs, concrete.arrays, concrete.values)
     outputs, checks = split_checks(outputs)
     potentials, left = {v.name for v in model.potentials}, iter(outputs)
     terms = [
@@ -169,12 +177,23 @@ def log_volume(reading: Reading, name: str, e: Variable) -> Variable:
     return (pt.log(scale) + pt.zeros_like(e)).sum()
 
 
+def _standard(new: Variable, reading: Reading) -> list[Variable]:
+    """Return the input that a graph which takes the place of a value has in its place."""
+    known = {*reading.values.values(), *reading.arrays}
+    return [v for v in ancestors([new]) if v.owner is None and v not in known
+            and not isinstance(v, Constant)]  # fmt: skip
+
+
 def _with(reading: Reading, old: Variable, new: Variable) -> Reading:
     """Put a graph in the place of a value."""
     pairs = [graph for form in reading.forms.values() for graph in form]
     moved = [graph for pair in reading.standard.values() for graph in pair]
     derived = reading.derived.values()
-    graphs = iter(rebuild([*reading.graphs, *pairs, *derived, *moved], {old: new}))
+    whole = rebuild([*reading.graphs, *pairs, *derived, *moved], {old: new})
+    if any(v.name == PLACES for v in ancestors([new])):
+        values = [*(v for v in reading.values.values() if v is not old), *_standard(new, reading)]
+        whole = read_through(whole, reading.arrays, values)
+    graphs = iter(whole)
     return replace(
         reading,
         values=dict(reading.values),

@@ -5,8 +5,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from pymc_subsample.units.modes import Modes, find_modes
-from pymc_subsample.units.quadrature import nodes_of
-from pymc_subsample.units.unit_densities import UnitFunctions
+from pymc_subsample.units.unit_densities import UnitFunctions, levels_of
 
 # Units among which the reference is looked for, fewer if they have more rows in all: it is off by
 # few hundredths of the scale of units, which is what nodes notice.
@@ -29,7 +28,7 @@ def integrals(
     functions: UnitFunctions, theta: np.ndarray, modes: Modes, per_dimension: int
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return the log-likelihood of each unit, and the logarithms of what nodes add to it."""
-    points, log_weights = nodes_of(functions.graphs, per_dimension)
+    points, log_weights = functions.nodes(per_dimension)
     terms = [
         log_weight + functions.log_density(theta, modes.at(nu))
         for nu, log_weight in zip(points, log_weights, strict=True)
@@ -53,7 +52,7 @@ def log_posterior(
     value, slope = functions.unshrunk(theta)
     logs, terms = integrals(functions, theta, modes, per_dimension)
     total = logsumexp(terms, axis=0)
-    points, _ = nodes_of(functions.graphs, per_dimension)
+    points, _ = functions.nodes(per_dimension)
     for nu, term in zip(points, terms, strict=True):
         weights = counted * np.exp(term - total)
         slope = slope + functions.slope(theta, modes.at(nu), weights)
@@ -125,7 +124,7 @@ def spread_of(
     Its inverse is the sum over units of the squares of their gradients, of which gradients with
     random signs of the units are draws, and one, for directions that units do not tell.
     """
-    points, _ = nodes_of(functions.graphs, per_dimension)
+    points, _ = functions.nodes(per_dimension)
     with np.errstate(all="ignore"):
         _, terms = integrals(functions, theta, modes, per_dimension)
         shares = np.exp(terms - logsumexp(terms, axis=0))
@@ -180,11 +179,10 @@ def start_of(functions: UnitFunctions) -> np.ndarray:
         value = graphs.reading.values[name]
         if name in graphs.reading.standard:
             continue
-        point = np.moveaxis(functions.start[value.name], graphs.grouping.own[name], 0)
-        start[:, place] = point[functions.levels].reshape(len(start), -1)
+        start[:, place] = levels_of(graphs, name, functions.start[value.name])[functions.levels]
     return start
 
 
 def few_nodes(functions: UnitFunctions) -> int:
     """Return nodes per dimension while the reference is looked for."""
-    return 5 if functions.graphs.size == 1 else 3
+    return 5 if functions.graphs.most == 1 else 3

@@ -20,6 +20,7 @@ from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.reading import read
 from pymc_subsample.units.reference import few_nodes, integrals, sampled, searched, start_of
 from pymc_subsample.units.unit_densities import UnitFunctions
+from pymc_subsample.units.unread import without_unread
 from pymc_subsample.validation import shown
 
 # As steps have it.
@@ -41,24 +42,36 @@ def integrated_in(idata: xr.DataTree, model: pm.Model) -> list[str]:
 
 def without_units(
     model: pm.Model, names: Sequence[str], n_nodes: int | None = None
-) -> tuple[pm.Model, Marginal]:
-    """Return a model without some local variables, as a step samples it, and what it keeps."""
+) -> tuple[pm.Model, Marginal | None]:
+    """Return a model without some local variables, as a step samples it, and what it keeps.
+
+    That is None if nothing observed depends on any of them.
+    """
+    model, unread = without_unread(model)
+    names = [name for name in names if name not in unread]
+    if not names:
+        return model, None
     reading = read(model)
     return without_local(reading, chosen(reading, names), n_nodes, np.random.default_rng(_SEED))
 
 
-def marginal_of_run(idata: xr.DataTree, model: pm.Model, said: str) -> Marginal:
-    """Return what of a model was integrated out for a run of it, or of what `marginalize` made."""
+def marginal_of_run(idata: xr.DataTree, model: pm.Model, said: str) -> Marginal | None:
+    """Return what of a model was integrated out for a run of it, or of what `marginalize` made.
+
+    None if these are variables that nothing observed depends on.
+    """
     found = integrals_of(model)
-    if found is None and (names := integrated_in(idata, model)):
+    names = integrated_in(idata, model) if found is None else []
+    if names:
         found = without_units(model, names)[1]
-    if found is None:
+    if found is None and not names:
         raise TypeError(
             "model must be what pms.marginalize returned, which keeps the units that it has "
             "integrated out (copies of it do not), or one of which a step integrated local "
             "variables out in this run, as idata.sample_stats says by effect_axis_<name>."
         )
-    refuse_moved(found, model, idata["posterior"].to_dataset(), said)
+    if found is not None:
+        refuse_moved(found, model, idata["posterior"].to_dataset(), said)
     return found
 
 

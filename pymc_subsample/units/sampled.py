@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -15,12 +15,15 @@ from pymc_subsample.model import TallModelError
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.units.accuracy import MOST, TOLERABLE, Marginal, error_at
 from pymc_subsample.units.choosing import chosen, may_pay, paying_one, would_pay
-from pymc_subsample.units.discovery import Grouping, find_groupings
-from pymc_subsample.units.drawing import LocalDraws
+from pymc_subsample.units.discovery import find_groupings
+from pymc_subsample.units.drawing import LocalDraws, generator_at
+from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.marginal import described, inaccurate, without_local
 from pymc_subsample.units.quantities import axes_of_levels
 from pymc_subsample.units.reading import Reading, read, warn_of_codes
 from pymc_subsample.units.states import is_discrete
+from pymc_subsample.units.unread import UnreadDraws, without_unread
+from pymc_subsample.validation import name_list
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -31,30 +34,71 @@ Point = dict[str, np.ndarray]
 
 
 class Units:
-    """A model, `marginal` without its local variables, and draws of these."""
+    """A model, `marginal` without its local variables, and draws of these.
 
-    def __init__(self, model: pm.Model, marginal: pm.Model, integrals: Marginal) -> None:
-        self.model, self.marginal, self._integrals = model, marginal, integrals
-        self.names = integrals.functions.graphs.grouping.names
+    `integrals` are those that were made, if any; variables that nothing observed depends on,
+    `unread`, are left out without.
+    """
+
+    def __init__(
+        self,
+        model: pm.Model,
+        marginal: pm.Model,
+        integrals: Marginal | None,
+        unread: Sequence[str] = (),
+    ) -> None:
+        self.model, self.marginal = model, marginal
+        self._integrals, self._unread = integrals, list(unread)
+        own = [] if integrals is None else integrals.functions.graphs.grouping.names
+        self.names = [*own, *unread]
         # By the names of these and of functions of them: which axis has the levels.
-        self.axes = axes_of_levels(integrals.functions.graphs)
+        self.axes = {} if integrals is None else axes_of_levels(integrals.functions.graphs)
+        self.axes |= {name: axis for name, axis in self._longest() if name not in self.axes}
         # Whether draws of local variables are stored, as far as is known, and those of tuning.
         self.stored, self.tuning = True, False
 
+    def _longest(self) -> Iterator[tuple[str, int]]:
+        """Yield the longest axis of other variables that are drawn, and of functions of them."""
+        drawn = {self.model[name] for name in self.names}
+        for v in [*drawn, *self.model.deterministics]:
+            if v.type.ndim and not drawn.isdisjoint(ancestors([v])):
+                shape = [n or 0 for n in v.type.shape]
+                yield v.name, shape.index(max(shape))
+
+    @property
+    def integrates(self) -> bool:
+        """Whether there are integrals, and not only variables that are left out without."""
+        return self._integrals is not None
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether rows are subsampled, some with local variables of their own, and not units."""
+        return self._integrals is None or self._integrals.functions.graphs.grouping.partial
+
     def described(self, tables: int) -> str:
         """Say whose levels are subsampled; rows of units are laid out in so many tables."""
+        assert self._integrals is not None
         rows = int(self._integrals.functions.n_rows.sum())
+        own = " and ".join(self._integrals.functions.graphs.grouping.names)
+        if self.of_rows:
+            return f"rows ({rows:,} with {own} integrated out)"
         laid_out = f" in {tables} tables" if tables > 1 else ""
-        return f"levels of {' and '.join(self.names)} ({rows:,} rows){laid_out}"
+        return f"levels of {own} ({rows:,} rows){laid_out}"
 
     @property
     def lengths(self) -> set[int]:
         """Numbers of rows of the terms that units are made of."""
+        if self._integrals is None:
+            return set()
         return {len(index) for index in self._integrals.functions.graphs.grouping.index.values()}
 
     @cached_property
-    def _local(self) -> LocalDraws:
-        return LocalDraws(self._integrals)
+    def _local(self) -> LocalDraws | None:
+        return None if self._integrals is None else LocalDraws(self._integrals)
+
+    @cached_property
+    def _afterwards(self) -> UnreadDraws:
+        return UnreadDraws(self.model, self._unread)
 
     def stores(self, var_names: Sequence[str] | None, *, tuning: bool) -> None:
         """Remember which variables a run stores, None for all, and whether of tuning too."""
@@ -78,7 +122,12 @@ class Units:
 
     def drawn(self, point: Point, key: bytes, number: int) -> dict[str, np.ndarray]:
         """Return a draw of local variables given a point of value variables."""
-        return self._local.at(point, key, number)
+        found = {} if self._local is None else self._local.at(point, key, number)
+        if self._unread:
+            values = np.concatenate([np.ravel(x).astype(float) for x in point.values()])
+            rng = generator_at(values, key, number, b"unread")
+            found |= self._afterwards.at({**point, **found}, rng)
+        return found
 
     def without(self, values: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return values by the names of variables, or of value variables, without local ones."""
@@ -89,11 +138,14 @@ class Units:
 
     def missed(self) -> tuple[float, int]:
         """Return the share of probability that draws of the worst level miss, and the level."""
-        return self._local.missed if "_local" in vars(self) else (0.0, -1)
+        local = vars(self).get("_local")
+        return (0.0, -1) if local is None else local.missed
 
     def error(self, points: Sequence[Point]) -> float:
         """Return by how much integrals are off between points of the chain."""
         integrals = self._integrals
+        if integrals is None:
+            return 0.0
         thetas = np.array([integrals.functions.ravel(dict(point)) for point in points])
         return error_at(integrals, integrals.functions, thetas, np.random.default_rng(0))
 
@@ -103,6 +155,8 @@ class Units:
         Nodes that do not serve far from the reference may make a mode of their own there.
         """
         integrals = self._integrals
+        if integrals is None:
+            return None
         theta = integrals.functions.split(integrals.reference)
         at = {v.name: x for v, x in zip(integrals.functions.values.values(), theta, strict=True)}
         error = self.error([at, *points])
@@ -114,16 +168,19 @@ class Units:
         _log.info(
             "%s: integrals over %s are off by %.2g at another mode of the log posterior, and are "
             "made again by %d nodes per dimension",
-            said, " and ".join(self.names), error, per_dimension,
+            said, " and ".join(integrals.functions.graphs.grouping.names), error, per_dimension,
         )  # fmt: skip
-        reading = read(self.model)
+        graphs = integrals.functions.graphs
+        reading = read(graphs.reading.model)
+        grouping = chosen(reading, graphs.grouping.names)
         marginal, integrals = without_local(
-            reading, chosen(reading, self.names), per_dimension, np.random.default_rng(_SEED)
+            reading, grouping, per_dimension, np.random.default_rng(_SEED)
         )
-        return Units(self.model, marginal, integrals)
+        return Units(self.model, marginal, integrals, self._unread)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_local"}
+        drawn = ("_local", "_afterwards")
+        return {name: value for name, value in vars(self).items() if name not in drawn}
 
 
 def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Units | None:
@@ -132,24 +189,35 @@ def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Unit
     With "auto", those of many levels of few rows each, if integrals over them serve.
     """
     began = time.perf_counter()
-    found = _automatic(model, said) if integrate == "auto" else None
-    if integrate != "auto":
+    whole, (model, unread) = model, without_unread(model)
+    if unread:
+        sizes = [f"{n} ({int(np.prod(whole[n].shape.eval())):,} values)" for n in unread]
+        _log.info(
+            "%s: nothing observed depends on %s, so that the integral over them is one: they are "
+            "drawn given the others.", said, " and ".join(sizes),
+        )  # fmt: skip
+    names = name_list("integrate", integrate)
+    names = None if names in (None, ["auto"]) else [n for n in names if n not in unread]
+    if names is None:
+        found = _automatic(model, said)
+    else:
         reading = read(model)
-        found = reading, chosen(reading, integrate)
+        found = (reading, chosen(reading, names)) if names else None
+    unmixed = Units(whole, model, None, unread) if unread else None
     if found is None:
-        return None
+        return unmixed
     reading, grouping = found
     warn_of_codes(reading)
     try:
         marginal, integrals = without_local(reading, grouping, None, np.random.default_rng(_SEED))
     except TallModelError as error:
-        if integrate != "auto" or grouping.required:
+        if names is not None or grouping.required:
             raise
         _log.info("%s: not integrated out: %s: %s", said, grouping.described, error)
-        return None
+        return unmixed
     seconds = time.perf_counter() - began
     _log.info("%s: %s, in %.1f s.", said, described(integrals), seconds)
-    return Units(model, marginal, integrals)
+    return Units(whole, marginal, integrals, unread)
 
 
 def _automatic(model: pm.Model, said: str) -> tuple[Reading, Grouping] | None:

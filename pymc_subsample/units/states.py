@@ -1,7 +1,6 @@
 """Discrete local variables: a unit's integral is a sum over all their states, and exact."""
 
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 from pymc.distributions.discrete import DiscreteUniformRV
@@ -53,10 +52,12 @@ def values_of(reading: Reading, name: str) -> np.ndarray:
     )
 
 
-def states_of(reading: Reading, names: Sequence[str], sizes: Sequence[int]) -> np.ndarray | None:
-    """Return all states of a unit, (states, elements), or None if its variables are continuous.
+def states_of(
+    reading: Reading, names: Sequence[str], sizes: Sequence[int], active: np.ndarray | None
+) -> list[np.ndarray] | None:
+    """Return the values that each element of a unit may have, or None if these are continuous.
 
-    `sizes` are elements of each variable that a unit has.
+    `sizes` are elements of each variable that a unit has, or may have: those that are `active`.
     """
     discrete = [is_discrete(reading.values[name]) for name in names]
     if not any(discrete):
@@ -67,16 +68,17 @@ def states_of(reading: Reading, names: Sequence[str], sizes: Sequence[int]) -> n
         raise TallModelError(
             f"{kinds[0]} is discrete, and {kinds[1]} of the same levels continuous: both at once "
             "are not integrated out. Write the discrete one as a mixture (pm.Mixture, "
-            "pm.ZeroInflatedPoisson, ...)."
+            "pm.ZeroInflatedPoisson, ...), or leave out rows in which one of them is missing."
         )
     values = [values_of(reading, n) for n, k in zip(names, sizes, strict=True) for _ in range(k)]
-    number = np.prod([float(len(v)) for v in values])
-    if number > MOST_STATES:
+    logs = np.log([float(len(v)) for v in values])
+    number = np.exp(logs.sum() if active is None else (active @ logs).max())
+    if number > MOST_STATES * (1 + 1e-9):
         raise TallModelError(
             f"{' and '.join(map(repr, names))} have {number:,.0f} states together in each level "
             f"(at most {MOST_STATES:,}). Index fewer elements by a level, or sum over them by hand."
         )
-    return np.array(list(product(*values)))
+    return values
 
 
 def _known(graph: Variable, what: str) -> np.ndarray:

@@ -12,6 +12,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_subsample.graph.concrete import depends_on, rebuild
 from pymc_subsample.graph.numpy_functions import NumpyFunction, freeze, numpy_function
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
+from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.reading import log_volume
 
 
@@ -60,7 +61,7 @@ class UnitFunctions:
         """Return these functions of some units, by position, any of them several times."""
         new = object.__new__(UnitFunctions)
         new.__dict__.update(self.__dict__)
-        new.levels = self.levels[units]
+        new.levels, new._nodes = self.levels[units], {}
         new.data = [
             _among(part, data, units, len(self.levels))
             for part, data in zip(self.parts, self.data, strict=True)
@@ -69,7 +70,19 @@ class UnitFunctions:
 
     def _place(self, levels: np.ndarray) -> None:
         self.levels = levels
+        self._nodes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.data = [_part(part, self.position) for part in self.parts]
+
+    @property
+    def active(self) -> np.ndarray | None:
+        """Which elements units have, (units, size); None if all have all."""
+        return None if self.graphs.active is None else self.graphs.active[self.levels]
+
+    def nodes(self, per_dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return nodes of all units and the logarithms of their weights, as `nodes_of` does."""
+        if per_dimension not in self._nodes:
+            self._nodes[per_dimension] = nodes_of(self.graphs, per_dimension, self.active)
+        return self._nodes[per_dimension]
 
     @property
     def position(self) -> np.ndarray:
@@ -159,6 +172,24 @@ class UnitFunctions:
             total += np.concatenate([*map(np.ravel, found), np.zeros(0)])
         return total
 
+    def without_level(self, name: str, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which rows of a term have no unit, and their log-likelihoods."""
+        chosen, each = [np.zeros(0, dtype=int)], [np.zeros(0)]
+        for called, rows, compiled in self._without_level:
+            if called == name and rows.chosen is not None:
+                columns = [c.array for c in rows.columns.values()]
+                [values] = compiled.log_density(*self.split(theta), *columns)
+                chosen.append(rows.chosen)
+                each.append(np.broadcast_to(values, rows.chosen.shape))
+        return np.concatenate(chosen), np.concatenate(each)
+
+    @cached_property
+    def _without_level(self) -> list[tuple[str, RowGraph, "_PartFunctions"]]:
+        return [
+            (name, rows, _PartFunctions(rows, self.graphs, self.values))
+            for name, rows in self.graphs.others
+        ]
+
     def _local(self, compiled: "_PartFunctions", data: Part, u: np.ndarray) -> list[np.ndarray]:
         return [by_level(self.graphs, name, u[data.unit]) for name in compiled.local]
 
@@ -166,12 +197,22 @@ class UnitFunctions:
         graphs, reading = self.graphs, self.graphs.reading
         terms = [t.graph for i, t in enumerate(reading.terms) if i not in graphs.grouping.index]
         priors = [reading.priors[name] for name in self.values]
-        total = sum((g.sum() for g in [*priors, *terms]), pt.constant(0.0))
+        total = sum((g.sum() for g in [*priors, *terms, *self._others()]), pt.constant(0.0))
         effects = [n for n in self.values if n in reading.forms]
         scales = sum((log_volume(reading, n, self.values[n]) for n in effects), total)
         inputs, both = list(self.values.values()), [total, scales]
         both = rebuild(both, freeze(both, depends_on(both, inputs), reading.arrays))
         return numpy_function(inputs, [*both, *_gradients(both[1], inputs)])
+
+    def _others(self) -> list[Variable]:
+        """Return rows of units' terms that have no unit, over values."""
+        constrained, shared = self.graphs.reading.constrained, self.graphs.shared
+        memo = {v: constrained[name] for name, v in shared.items()}
+        found = []
+        for _, rows in self.graphs.others:
+            data = {v: pt.constant(c.array) for v, c in rows.columns.items()}
+            found += rebuild([rows.output], memo | data)
+        return found
 
 
 class _PartFunctions:
@@ -241,6 +282,28 @@ def by_level(graphs: UnitGraphs, name: str, u: np.ndarray) -> np.ndarray:
     values = u[:, graphs.places[name]].reshape(len(u), *graphs.shapes[name])
     kind = graphs.reading.values[name].type.dtype
     return np.moveaxis(values, 0, graphs.grouping.own[name]).astype(kind, copy=False)
+
+
+def variable_of(graphs: UnitGraphs, name: str, u: np.ndarray) -> np.ndarray:
+    """Return a variable as a whole, of the variables of all levels, in their order."""
+    if name not in graphs.grouping.elements:
+        return by_level(graphs, name, u)
+    value, own = graphs.reading.values[name], graphs.grouping.own[name]
+    elements = graphs.grouping.elements[name]
+    shape = graphs.shapes[name][elements.ndim - 1 :]
+    each = u[:, graphs.places[name]].reshape(*elements.shape, *shape)
+    whole = np.zeros((value.type.shape[own], *each.shape[elements.ndim :]))
+    whole[elements[elements >= 0]] = each[elements >= 0]
+    return np.moveaxis(whole, 0, own).astype(value.type.dtype, copy=False)
+
+
+def levels_of(graphs: UnitGraphs, name: str, whole: np.ndarray) -> np.ndarray:
+    """Return the elements of a variable that each level has, (levels, ...); zero for none."""
+    elements = graphs.grouping.elements_of(name)
+    moved = np.moveaxis(whole, graphs.grouping.own[name], 0)
+    has = (elements >= 0).reshape(*elements.shape, *[1] * (moved.ndim - 1))
+    found = np.where(has, moved[np.maximum(elements, 0)], 0)
+    return found.reshape(len(elements), -1)
 
 
 def _gradients(total: Variable, inputs: Sequence[Variable]) -> list[Variable]:

@@ -11,7 +11,7 @@ from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.drawing import StateDrawer
 from pymc_subsample.units.reference import integrals
-from pymc_subsample.units.unit_densities import UnitFunctions, by_level
+from pymc_subsample.units.unit_densities import UnitFunctions, variable_of
 
 # Sums of many terms in another order agree to this share of their size.
 _TOLERANCE = 1e-8
@@ -35,7 +35,7 @@ def check_joint(functions: UnitFunctions, rng: np.random.Generator) -> None:
             away, at = spread * theta, spread * u
             if graphs.states is not None:  # of which rows may rule some out
                 shared = functions.ravel(functions.start) + away
-                at = StateDrawer(every, graphs.states).draw(shared, rng)
+                at = StateDrawer(every).draw(shared, rng)
             parts, written = _evaluated(every, away, at)
         except ParameterValueError:
             TallModel(model)  # names the rows, and columns that are not finite
@@ -55,7 +55,7 @@ def _evaluated(every: UnitFunctions, away: np.ndarray, u: np.ndarray) -> tuple[l
     theta = every.ravel(every.start) + away
     shared = dict(zip(every.values, every.split(theta), strict=True))
     inputs = {reading.values[name]: value for name, value in shared.items()}
-    inputs |= {reading.values[name]: by_level(graphs, name, u) for name in graphs.shapes}
+    inputs |= {reading.values[name]: variable_of(graphs, name, u) for name in graphs.shapes}
     before = {
         rv: reading.standard[rv][0] if rv in reading.standard else v
         for rv, v in reading.values.items()
@@ -65,6 +65,8 @@ def _evaluated(every: UnitFunctions, away: np.ndarray, u: np.ndarray) -> tuple[l
     total = every.rest(theta)
     each = every.log_density(theta, u)
     parts = [total, *each, *(-np.asarray(v) for v in found[len(before) :])]
+    if graphs.active is not None and graphs.states is None:  # as `Tables.priors` has them
+        parts.append(0.5 * np.sum(u[~graphs.active] ** 2))
     as_written = dict(zip(before, found, strict=False))
     point = {model.rvs_to_values[model[rv]].name: x for rv, x in as_written.items()}
     concrete = concretize([model.logp()], model.value_vars, point)

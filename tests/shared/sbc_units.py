@@ -87,7 +87,48 @@ def _poisson() -> Problem:
     return Problem(prior, rows, loglik, model, ("level", "mean", "scale", "slope[0]"))
 
 
-PROBLEMS = {"logistic": _logistic(), "poisson with slopes": _poisson()}
+def _holes() -> Problem:
+    """A covariate that is missing in two rows of five, of rows and not of units."""
+    gone = np.random.default_rng(1).random(UNITS) < 0.4
+
+    def prior(rng):
+        point = {
+            "a": rng.normal(),
+            "b": rng.normal(),
+            "c": rng.normal(),
+            "t": rng.lognormal(0, 0.4),
+        }
+        return point | {"x_unobserved": point["c"] + point["t"] * rng.normal(size=gone.sum())}
+
+    def eta(point, x):
+        joined = x.copy()
+        joined[gone] = point["x_unobserved"]
+        return point["a"] + point["b"] * joined
+
+    def rows(rng, point):
+        x = np.where(gone, np.nan, point["c"] + point["t"] * rng.normal(size=UNITS))
+        return {"x": x, "y": rng.binomial(1, expit(eta(point, x)))}
+
+    def loglik(point, x, y):
+        at, z = eta(point, x), (x[~gone] - point["c"]) / point["t"]
+        return np.sum(y * at - np.logaddexp(0, at)) - np.sum(z**2 / 2 + np.log(point["t"]))
+
+    def model(x, y):
+        with pm.Model() as model:
+            a, b, c = (pm.Normal(name) for name in "abc")
+            t = pm.LogNormal("t", 0, 0.4)
+            column = pm.Normal("x", c, t, observed=x)
+            pm.Bernoulli("y", logit_p=a + b * column, observed=y)
+        return model
+
+    return Problem(prior, rows, loglik, model, ("a", "b", "c", "t", "x_unobserved[0]"))
+
+
+PROBLEMS = {
+    "logistic": _logistic(),
+    "poisson with slopes": _poisson(),
+    "covariate with holes": _holes(),
+}
 
 
 def _posterior(problem: Problem, data: dict, seed: int):

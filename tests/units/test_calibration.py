@@ -17,5 +17,7 @@ def test_shared_variables_and_an_effect_are_calibrated(problem):
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_integrals_of_one_node_are_noticed(problem):
-    found = calibrate(problem, REPLICATIONS // 4, n_nodes=1)
+    # Of what is missing two rows of five tell, and others are as they should be.
+    share = 2 if problem == "covariate with holes" else 4
+    found = calibrate(problem, REPLICATIONS // share, n_nodes=1)
     assert found.p_value() < ERROR_RATE

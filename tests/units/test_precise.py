@@ -80,7 +80,7 @@ def test_nodes_that_stay_are_refused(monkeypatch):
 def test_auto_leaves_effects_whose_integrals_do_not_serve(monkeypatch, caplog):
     monkeypatch.setattr(accuracy, "_STEPS_TRIED", (0,))
     model, _ = precise("centred")
-    monkeypatch.setattr("pymc_subsample.units.discovery._INTEGRATED", 1)
+    monkeypatch.setattr("pymc_subsample.units.groupings._INTEGRATED", 1)
     with caplog.at_level(logging.INFO, "pymc.subsample"):
         assert units_of(model, "auto", "HMCECS") is None
     assert "HMCECS: not integrated out: 'z' (100 levels of 40 rows)" in caplog.text

@@ -195,8 +195,8 @@ class Trials:
             found = full.projected(more, own)
             if found.bound != CUT or pays(seconds, found.seconds(wanted), CUT):
                 break
-        name, code = nuts()
-        return AllRows(name, (name, code), found.ess_per_second, found.fixed, found.bound)
+        code = nuts(units=step.units is not None and step.units.integrates)
+        return AllRows(nuts()[0], code, found.ess_per_second, found.fixed, found.bound)
 
     def binary(self) -> Advice:
         """Try Gibbs sampling of binary variables, on a growing batch and on all rows."""

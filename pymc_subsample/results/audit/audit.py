@@ -207,7 +207,9 @@ def audit(
 
 def _with_finer_nodes(model: pm.Model, names: Sequence[str]) -> pm.Model:
     """Return a model without local variables, by twice the nodes that a step takes."""
-    _, integrals = without_units(model, names)
+    marginal, integrals = without_units(model, names)
+    if integrals is None:
+        return marginal
     return without_units(model, names, 2 * integrals.integral.per_dimension)[0]
 
 

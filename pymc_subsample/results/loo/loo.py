@@ -35,9 +35,9 @@ from pymc_subsample.results.loo.arguments import (
 from pymc_subsample.results.loo.elpd_data import elpd_data, labels, say_beforehand, warn_of_k
 from pymc_subsample.results.loo.estimate import LeftOut, estimated, relative_efficiency
 from pymc_subsample.results.loo.expanded import Approximation, approximate
-from pymc_subsample.results.loo.units import of_units
+from pymc_subsample.results.loo.units import has_rows, of_units
 from pymc_subsample.rows import Rows
-from pymc_subsample.units.run_marginal import integrated_in
+from pymc_subsample.units.run_marginal import integrated_in, without_units
 from pymc_subsample.validation import positive
 
 _SAID = "pms.loo"
@@ -189,9 +189,14 @@ def loo(
         reff = positive("reff", reff)
     if integrated := integrated_in(idata, model):
         refuse_other_observed(idata, model, _SAID)
-        of, told, labelled = of_units(posterior, model, integrated, names, groups, reff)
-        what = "rows" if groups is None else "groups"
-        return _estimated(of, told, wanted, generator, what, *labelled)
+        marginal, integrals = without_units(model, integrated)
+        if integrals is not None and has_rows(integrals, names):
+            of, told, labelled = of_units(
+                posterior, model, marginal, integrals, names, groups, reff
+            )
+            what = "rows" if groups is None else "groups"
+            return _estimated(of, told, wanted, generator, what, *labelled)
+        model = marginal
     require_free_variables(posterior, model, _SAID)
 
     with building_graphs(), made_by.in_use():

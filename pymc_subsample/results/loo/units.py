@@ -28,9 +28,9 @@ from pymc_subsample.results.loo.elpd_data import labels
 from pymc_subsample.results.loo.estimate import LeftOut, relative_efficiency
 from pymc_subsample.results.loo.expanded import Approximation
 from pymc_subsample.units.accuracy import Marginal
-from pymc_subsample.units.quadrature import nodes_of
+from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reference import log_posterior
-from pymc_subsample.units.run_marginal import refuse_moved, without_units
+from pymc_subsample.units.run_marginal import refuse_moved
 from pymc_subsample.units.unit_densities import UnitFunctions
 
 _SAID = "pms.loo"
@@ -57,6 +57,13 @@ def _term_of(marginal: Marginal, names: Sequence[str] | None) -> int:
     return 1 + found[0]  # behind the prior
 
 
+def has_rows(marginal: Marginal, names: Sequence[str] | None) -> bool:
+    """Whether terms of units are among those whose rows are left out."""
+    graphs = marginal.functions.graphs
+    own = {graphs.reading.terms[i].name for i in graphs.grouping.index}
+    return names is None or not own.isdisjoint(names)
+
+
 class UnitsLeftOut(LeftOut):
     """Rows of units, or groups of them, left out one at a time; `thetas` of shape (S, d)."""
 
@@ -71,13 +78,21 @@ class UnitsLeftOut(LeftOut):
         self._marginal, self._term, self._thetas = marginal, term, thetas
         self._groups, self._r_eff = groups, r_eff
         functions = marginal.functions
-        self._unit = functions.position[functions.parts[term].index]
+        grouping, part = functions.graphs.grouping, functions.parts[term]
+        position = list(grouping.index)[term - 1]
+        self._name = functions.graphs.reading.terms[position].name
+        # Of each row of the term: its unit, and its place among rows that have one; -1 for none.
+        self._unit, self._place = np.full((2, len(grouping.index[position])), -1)
+        chosen = np.arange(len(part.index)) if part.chosen is None else part.chosen
+        self._unit[chosen] = functions.position[part.index]
+        self._place[chosen] = np.arange(len(chosen))
         self.n = len(self._unit) if groups is None else groups.n
         self.draws = len(thetas)
         self.elpd, self.p, self.k = np.full((3, self.n), np.nan)
-        times = _FINER * marginal.integral.per_dimension
-        self._nodes, self._log_weights = nodes_of(functions.graphs, times)
-        self._most = max(1, int(_TOGETHER / (len(self._nodes) * functions.n_rows.mean())))
+        self._times = _FINER * marginal.integral.per_dimension
+        most = functions.graphs.most
+        several = 64 if functions.graphs.states is not None else len(nodes(most, self._times)[0])
+        self._most = max(1, int(_TOGETHER / (several * max(functions.n_rows.mean(), 1.0))))
 
     def known(self) -> Approximation:
         """Return what some of the draws tell of all rows, or groups."""
@@ -98,25 +113,32 @@ class UnitsLeftOut(LeftOut):
         rows, owner = index, np.arange(len(index))
         if self._groups is not None:
             rows, owner = self._groups.rows(index)
+        result, alone = np.zeros((len(index), len(thetas))), self._unit[rows] < 0
+        if alone.any():
+            result += self._of_rows(rows[alone], owner[alone], len(index), thetas)
+        rows, owner = rows[~alone], owner[~alone]
+        if not len(rows):
+            return result
         units, unit = np.unique(self._unit[rows], return_inverse=True)
         pairs, pair = np.unique(owner * len(units) + unit, return_inverse=True)
         of, own = pairs // len(units), pairs % len(units)
-        K, functions = len(self._nodes), self._marginal.functions
-        several = functions.among(np.tile(units, K))
+        functions = self._marginal.functions
         own_functions = functions.among(units)
+        points, log_weights = own_functions.nodes(self._times)
+        K, log_weights = len(points), log_weights.reshape(len(points), -1)
+        several = functions.among(np.tile(units, K))
         # Rows of the term as they stand at each node, and the pair that leaves each out.
         here = several.data[self._term].rows.reshape(K, -1)[0]
         left = np.full(len(self._unit), -1)
-        left[rows] = pair
+        left[self._place[rows]] = pair
         left = left[here]
         gone = left >= 0
         whole = np.bincount(pair, minlength=len(pairs)) == functions.n_rows[units][own]
-        result = np.empty((len(index), len(thetas)))
         for s, theta in enumerate(thetas):
             modes = self._marginal.modes_at(own_functions, theta, units)
-            u = np.concatenate([modes.at(nu) for nu in self._nodes])
+            u = np.concatenate([modes.at(nu) for nu in points])
             total, each = several.log_density_and_rows(theta, u, self._term)
-            total = np.nan_to_num(total.reshape(K, -1), nan=-np.inf) + self._log_weights[:, None]
+            total = np.nan_to_num(total.reshape(K, -1), nan=-np.inf) + log_weights
             each = np.nan_to_num(each.reshape(K, -1)[:, gone], nan=-np.inf)
             sums = np.array([np.bincount(left[gone], x, len(pairs)) for x in each])
             complete = logsumexp(total, axis=0)[own]
@@ -124,35 +146,47 @@ class UnitsLeftOut(LeftOut):
                 without = np.nan_to_num(total[:, own] - sums, nan=-np.inf)
             # Of a unit without rows the prior is left, which is one.
             rest = np.where(whole, -modes.log_volume[own], logsumexp(without, axis=0))
-            result[:, s] = np.bincount(of, complete - rest, len(index))
+            result[:, s] += np.bincount(of, complete - rest, len(index))
         return result
+
+    def _of_rows(
+        self, rows: np.ndarray, owner: np.ndarray, n: int, thetas: np.ndarray
+    ) -> np.ndarray:
+        """Return the log-likelihoods of rows without a unit, added up by owner, (n, S)."""
+        found = []
+        for theta in thetas:
+            chosen, each = self._marginal.functions.without_level(self._name, theta)
+            known = np.zeros(len(self._unit))
+            known[chosen] = each
+            found.append(np.bincount(owner, known[rows], n))
+        return np.array(found).T
 
 
 def of_units(
     posterior: xr.Dataset,
     model: pm.Model,
-    integrated: list[str],
+    marginal: pm.Model,
+    integrals: Marginal,
     names: list[str] | None,
     groups: Any,
     reff: float | None,
 ) -> tuple[UnitsLeftOut, Approximation, tuple[str, np.ndarray | None]]:
     """Return rows of a run that integrated local variables out, and what is known of them."""
-    marginal, integrals = without_units(model, integrated)
     graphs = integrals.functions.graphs
     integrals = replace(integrals, functions=UnitFunctions(graphs, apart=True))
     require_free_variables(posterior, marginal, _SAID)
     refuse_moved(integrals, model, posterior, _SAID)
     term = _term_of(integrals, names)
     functions = integrals.functions
-    rows = functions.parts[term].index
-    leaving = read_groups(groups, len(rows), model, None)
+    position = list(graphs.grouping.index)[term - 1]
+    leaving = read_groups(groups, len(graphs.grouping.index[position]), model, None)
     own = posterior[list(functions.values)]
     vector = Vector({v.name: functions.start[v.name] for v in functions.values.values()})
     thetas = to_theta(marginal, vector, own, _SAID).reshape(-1, vector.size)
     refuse_others(marginal, vector, _drift(integrals, thetas))
     reff = relative_efficiency(own) if reff is None else reff
     left = UnitsLeftOut(integrals, term, thetas, reff, leaving)
-    observed = graphs.reading.terms[list(graphs.grouping.index)[term - 1]].name
+    observed = graphs.reading.terms[position].name
     return left, left.known(), labels(model, observed, groups, leaving)
 
 

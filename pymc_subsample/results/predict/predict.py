@@ -17,10 +17,16 @@ from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.drift import other_columns
 from pymc_subsample.diagnostics.reading_draws import group, spread
-from pymc_subsample.model.discovery import full_data_model, refuse_missing
+from pymc_subsample.model.discovery import full_data_model, refuse_masked
 from pymc_subsample.results.predict.columns import reader
 from pymc_subsample.results.predict.mismatched_draws import of_another, of_other_rows, refuse_moved
-from pymc_subsample.results.predict.quantity import SAID, Predicted, in_order, quantity
+from pymc_subsample.results.predict.quantity import (
+    SAID,
+    Predicted,
+    given_observed,
+    in_order,
+    quantity,
+)
 from pymc_subsample.results.predict.row_effects import RowEffects
 from pymc_subsample.results.predict.rowwise import RowFunction, outside
 from pymc_subsample.results.predict.units import with_local
@@ -156,7 +162,7 @@ def predict(
     probs = None if prob is None else np.atleast_1d(probabilities("prob", prob))
     if chunksize is not None:
         count("chunksize", chunksize)
-    refuse_missing(model)
+    refuse_masked(model)
     # PyMC copies a generator; that of the caller is to be advanced.
     generator = rng if isinstance(rng, np.random.Generator) else arguments.generator(rng)
     posterior = group(idata, "posterior", SAID)
@@ -168,7 +174,7 @@ def predict(
     else:
         new_levels = name_list("new_levels", new_levels) or 0
     with building_graphs():
-        wanted = quantity(model, what, kind)
+        wanted = given_observed(model, quantity(model, what, kind))
         posterior, longer, new = with_local(idata, model, posterior, wanted, new_levels, generator)
         function = RowFunction(model, wanted, posterior, longer, by_row=True)
         effects = RowEffects(model, function, posterior, data is not None)

@@ -1,7 +1,7 @@
 """What is predicted, as graphs, and the draws that it is computed from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -12,6 +12,7 @@ from pymc.distributions.moments.means import mean
 from pymc.exceptions import UndefinedMomentException
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.random.op import RandomVariable
@@ -100,6 +101,12 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Predicted:
             "want, such as the probabilities or the location as you wrote them in the model"
             f"{also}."
         ) from None
+
+
+def given_observed(model: pm.Model, what: Predicted) -> Predicted:
+    """Put what was observed in the place of other observed variables, as of covariates."""
+    values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
+    return replace(what, graphs=graph_replace(what.graphs, values, strict=False))
 
 
 def in_order(model: pm.Model, posterior: xr.Dataset) -> xr.Dataset:

@@ -24,8 +24,10 @@ from pymc_subsample.model.batch import BatchGraph, batch_graph
 from pymc_subsample.model.data_columns import column_graph, row_number_test
 from pymc_subsample.model.errors import CoupledRows, TallModelError, op_name
 from pymc_subsample.model.indices import negative_codes
+from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.results.predict.quantity import NOT_DRAWN, SAID, Predicted, leaves
+from pymc_subsample.units.placed import read_by_places
 
 # Numbers of what is predicted up to which it is also computed as the model is written. A choice
 # of time. The difference that is tolerated is some million roundings of doubles.
@@ -95,7 +97,9 @@ class RowFunction:
                 "back its rows, and pass the new ones as data=."
             ) from None
         arrays, values = concrete.arrays, concrete.values
-        outputs = concrete.outputs
+        lengths = [n for out in concrete.outputs for n in out.type.shape if (n or 0) > 1]
+        outputs = read_by_places(concrete.outputs, arrays, values, min(lengths, default=2))
+        outputs = select_in_data(outputs, arrays, values)
         dependent = depends_on(outputs, values)
         self._what = what
         self.n_rows, rows = _rows(what, outputs)

@@ -42,11 +42,17 @@ def with_local(
     if not missing and not (names and new_levels):
         return posterior, [], {}
     marginal = marginal_of_run(idata, model, SAID)
+    if marginal is None:
+        raise ValueError(
+            f"{SAID}: nothing observed depends on {' and '.join(map(repr, names))}. Predict what "
+            "it is made of, or read its draws from the posterior."
+        )
     if missing:
         posterior = posterior.assign(drawn_levels(marginal, posterior, missing, rng))
     if not new_levels:
         return posterior, [], {}
-    if marginal.functions.graphs.grouping.by_row:
+    grouping = marginal.functions.graphs.grouping
+    if grouping.by_row or grouping.partial:
         raise ValueError(
             f"{SAID}: new_levels={shown(new_levels)}, and {' and '.join(map(repr, names))} has an "
             "element for each row: those of data have new ones anyway. Leave out new_levels."

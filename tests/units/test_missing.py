@@ -1,0 +1,491 @@
+"""Missing values and errors in variables: integrated out, summed over, or drawn afterwards."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import xarray as xr
+from scipy import integrate, stats
+
+import pymc_subsample as pms
+from pymc_subsample import TallModelError
+from pymc_subsample.results.loo.units import UnitsLeftOut
+from pymc_subsample.units.marginal import integrals_of
+from pymc_subsample.units.unit_densities import UnitFunctions
+from pymc_subsample.units.unread import UnreadDraws, unread
+
+N = 120
+
+pytestmark = pytest.mark.filterwarnings("ignore:Data in .* contains missing values")
+
+
+def data(n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=n)
+    x, w = 0.5 + 0.8 * z + 0.7 * rng.normal(size=n), rng.normal(size=n) - 0.3
+    y = 1 + 0.6 * x - 0.4 * w + 0.5 * rng.normal(size=n)
+    return rng, z, x, w, y
+
+
+def holes(rng, values, share=0.3):
+    values = np.array(values, dtype=float)
+    values[rng.random(values.shape) < share] = np.nan
+    return values
+
+
+def masked(values):
+    return np.ma.masked_invalid(values)
+
+
+def value_point(model, point):
+    """A point of value variables, from one of variables: scales are on the log scale here."""
+    values = {model.rvs_to_values[rv].name: point[rv.name] for rv in model.free_RVs}
+    return {v: np.log(x) if v.endswith("_log__") else np.asarray(x) for v, x in values.items()}
+
+
+def log_prior(model, point):
+    at = value_point(model, point)
+    graph = model.compile_fn(model.logp(vars=model.free_RVs), inputs=model.value_vars)
+    return float(graph(at))
+
+
+def log_likelihood(marginal, point):
+    at = value_point(marginal, point)
+    return float(marginal.compile_logp()(at)) - log_prior(marginal, point)
+
+
+# What is integrated out: models, likelihoods in closed form, and points
+
+
+def one_column():
+    rng, z, x, _, y = data()
+    x = holes(rng, x)
+    gone = np.isnan(x)
+    with pm.Model() as model:
+        a, b, c, d = (pm.Normal(name) for name in "abcd")
+        s, t = pm.HalfNormal("s"), pm.HalfNormal("t")
+        column = pm.Normal("x", c + d * z, t, observed=x)
+        pm.Normal("y", a + b * column, s, observed=y)
+
+    def exact(a, b, c, d, s, t):
+        mean, sd = c + d * z, np.hypot(s, b * t)
+        return (
+            stats.norm.logpdf(x[~gone], mean[~gone], t).sum()
+            + stats.norm.logpdf(y, a + b * np.where(gone, mean, x), np.where(gone, sd, s)).sum()
+        )
+
+    points = [{"a": 1, "b": b, "c": 0.5, "d": 0.8, "s": 0.6, "t": t}
+              for b, t in ((0.6, 0.7), (0.5, 0.75), (0.7, 0.65))]  # fmt: skip
+    return model, exact, points
+
+
+def two_columns():
+    rng, _, x, w, y = data()
+    x, w = holes(rng, x), holes(rng, w)
+    no_x, no_w = np.isnan(x), np.isnan(w)
+    with pm.Model() as model:
+        a, b, c, d, e = (pm.Normal(name) for name in "abcde")
+        s, t, u = (pm.HalfNormal(name) for name in "stu")
+        first, second = pm.Normal("x", c, t, observed=x), pm.Normal("w", d, u, observed=w)
+        pm.Normal("y", a + b * first + e * second, s, observed=y)
+
+    def exact(a, b, c, d, e, s, t, u):
+        mean = a + b * np.where(no_x, c, x) + e * np.where(no_w, d, w)
+        sd = np.sqrt(s**2 + no_x * (b * t) ** 2 + no_w * (e * u) ** 2)
+        return (
+            stats.norm.logpdf(x[~no_x], c, t).sum()
+            + stats.norm.logpdf(w[~no_w], d, u).sum()
+            + stats.norm.logpdf(y, mean, sd).sum()
+        )
+
+    points = [
+        {"a": 1, "b": b, "c": 0.5, "d": -0.3, "e": e, "s": 0.5, "t": 1.1, "u": 1}
+        for b, e in ((0.6, -0.4), (0.7, -0.3))
+    ]
+    return model, exact, points
+
+
+def matrix():
+    rng, z, x, w, y = data()
+    X = holes(rng, np.column_stack([x, w, z]), 0.2)
+    gone = np.isnan(X)
+    assert set(gone.sum(axis=1)) == {0, 1, 2, 3} or set(gone.sum(axis=1)) == {0, 1, 2}
+    with pm.Model() as model:
+        mu, t = pm.Normal("mu", shape=3), pm.HalfNormal("t", shape=3)
+        a, b, s = pm.Normal("a"), pm.Normal("b", shape=3), pm.HalfNormal("s")
+        columns = pm.Normal("X", mu, t, observed=X)
+        pm.Normal("y", a + pm.math.dot(columns, b), s, observed=y)
+
+    def exact(mu, t, a, b, s):
+        each = stats.norm.logpdf(X, mu, t)
+        mean = a + np.where(gone, mu, X) @ b
+        sd = np.sqrt(s**2 + gone @ (b * t) ** 2)
+        return each[~gone].sum() + stats.norm.logpdf(y, mean, sd).sum()
+
+    points = [
+        {"mu": np.array([0.5, -0.3, 0]), "t": np.array([1.1, 1, 1]), "a": 1.0, "s": 0.5,
+         "b": np.array(b)} for b in ([0.6, -0.4, 0.0], [0.5, -0.5, 0.1])
+    ]  # fmt: skip
+    return model, exact, points
+
+
+def one_of_the_other():
+    """What is missing of w depends on x, which may be missing too."""
+    rng, z, x, w, y = data()
+    x, w = holes(rng, x), holes(rng, w)
+    no_x, no_w = np.isnan(x), np.isnan(w)
+    with pm.Model() as model:
+        a, b, c, d, e, f = (pm.Normal(name) for name in "abcdef")
+        s, t, u = (pm.HalfNormal(name) for name in "stu")
+        first = pm.Normal("x", c + d * z, t, observed=x)
+        second = pm.Normal("w", e * first, u, observed=w)
+        pm.Normal("y", a + b * first + f * second, s, observed=y)
+
+    def exact(a, b, c, d, e, f, s, t, u):
+        total = 0.0
+        for i in range(N):
+            # x, w and y are normal together: of those that are observed.
+            m = c + d * z[i]
+            L = np.array([[t, 0, 0], [e * t, u, 0], [b * t + f * e * t, f * u, s]])
+            mean, cov = np.array([m, e * m, a + b * m + f * e * m]), L @ L.T
+            seen = np.flatnonzero([not no_x[i], not no_w[i], True])
+            total += stats.multivariate_normal.logpdf(
+                np.array([x[i], w[i], y[i]])[seen], mean[seen], cov[np.ix_(seen, seen)]
+            )
+        return total
+
+    points = [
+        {"a": 1, "b": 0.6, "c": 0.5, "d": 0.8, "e": e, "f": f, "s": 0.5, "t": 0.7, "u": 1}
+        for e, f in ((0.0, -0.4), (0.1, -0.3))
+    ]
+    return model, exact, points
+
+
+def errors_in_a_variable():
+    rng, _, x, _, y = data()
+    read = holes(rng, x + 0.3 * rng.normal(size=N))
+    gone = np.isnan(read)
+    with pm.Model() as model:
+        a, b, c = (pm.Normal(name) for name in "abc")
+        s, t = pm.HalfNormal("s"), pm.HalfNormal("t")
+        true = pm.Normal("true", c, t, shape=N)
+        pm.Normal("read", true, 0.3, observed=read)
+        pm.Normal("y", a + b * true, s, observed=y)
+
+    def exact(a, b, c, s, t):
+        cov = np.array([[t**2 + 0.09, b * t**2], [b * t**2, (b * t) ** 2 + s**2]])
+        both = np.column_stack([read, y])[~gone]
+        found = stats.multivariate_normal.logpdf(both, [c, a + b * c], cov).sum()
+        return found + stats.norm.logpdf(y[gone], a + b * c, np.sqrt(cov[1, 1])).sum()
+
+    points = [{"a": 1, "b": b, "c": 0.5, "s": 0.5, "t": 1.1} for b in (0.6, 0.7)]
+    return model, exact, points
+
+
+@pytest.mark.parametrize(
+    "case", [one_column, two_columns, matrix, one_of_the_other, errors_in_a_variable]
+)
+@pytest.mark.costly(cases=5)
+def test_what_is_missing_is_integrated_out_exactly(case):
+    model, exact, points = case()
+    marginal = pms.marginalize(model, n_nodes=11)
+    found = np.array([log_likelihood(marginal, point) for point in points])
+    expected = np.array([exact(**point) for point in points])
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+    assert np.ptp(expected) > 0.5
+
+
+def test_discrete_values_are_summed_over_exactly():
+    """Two columns, with two and three values."""
+    rng, _, _, _, y = data()
+    smoker, kind = holes(rng, rng.random(N) < 0.4), holes(rng, rng.integers(0, 3, N))
+    with pm.Model() as model:
+        p, q = pm.Beta("p", 1, 1), pm.Dirichlet("q", np.ones(3))
+        b, g, s = pm.Normal("b"), pm.Normal("g", shape=3), pm.HalfNormal("s")
+        first = pm.Bernoulli("smoker", p, observed=masked(smoker))
+        second = pm.Categorical("kind", q, observed=masked(kind))
+        pm.Normal("y", b * first + g[second], s, observed=y)
+    marginal = pms.marginalize(model)
+    at = marginal.initial_point()
+    b, g, s = at["b"], at["g"], np.exp(at["s_log__"])
+    p = 1 / (1 + np.exp(-at["p_logodds__"]))
+    q = np.exp([*at["q_simplex__"], -np.sum(at["q_simplex__"])])
+    q /= q.sum()
+    expected = 0.0
+    for i in range(N):
+        states = [
+            (x, k)
+            for x in ([0, 1] if np.isnan(smoker[i]) else [int(smoker[i])])
+            for k in ([0, 1, 2] if np.isnan(kind[i]) else [int(kind[i])])
+        ]
+        expected += np.log(sum(
+            (p if x else 1 - p) * q[k] * stats.norm.pdf(y[i], b * x + g[k], s) for x, k in states
+        ))  # fmt: skip
+    prior = marginal.compile_fn(marginal.logp(vars=marginal.free_RVs), inputs=marginal.value_vars)
+    assert float(marginal.compile_logp()(at)) - float(prior(at)) == pytest.approx(expected)
+
+
+def test_logistic_outcomes_are_integrated_over():
+    rng, z, x, _, y = data()
+    x, y = holes(rng, x), (y > 1).astype(int)
+    with pm.Model() as model:
+        a, b, c, t = pm.Normal("a"), pm.Normal("b"), pm.Normal("c"), pm.HalfNormal("t")
+        column = pm.Normal("x", c + 0.8 * z, t, observed=x)
+        pm.Bernoulli("y", logit_p=a + b * column, observed=y)
+    point = {"a": -0.2, "b": 0.9, "c": 0.5, "t": 0.8}
+    marginal = pms.marginalize(model, n_nodes=15)
+
+    def rows(i):
+        def density(v):
+            p = 1 / (1 + np.exp(0.2 - 0.9 * v))
+            return (p if y[i] else 1 - p) * stats.norm.pdf(v, 0.5 + 0.8 * z[i], 0.8)
+
+        return density(x[i]) if not np.isnan(x[i]) else integrate.quad(density, -15, 15)[0]
+
+    expected = sum(np.log(rows(i)) for i in range(N))
+    assert log_likelihood(marginal, point) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("spelling", ["set_subtensor", "concatenate", "columns"])
+def test_spellings_of_what_is_missing_are_one(spelling):
+    rng, _, x, _, y = data()
+    x = np.r_[x[:80], np.full(40, np.nan)] if spelling == "concatenate" else holes(rng, x)
+    gone = np.isnan(x)
+
+    def written(model_of):
+        with pm.Model() as model:
+            a, b, c = (pm.Normal(name) for name in "abc")
+            s, t = pm.HalfNormal("s"), pm.HalfNormal("t")
+            pm.Normal("y", a + b * model_of(c, t), s, observed=y)
+        return model
+
+    def by_hand(c, t):
+        new = pm.Normal("new", c, t, shape=int(gone.sum()))
+        pm.Normal("known", c, t, observed=x[~gone])
+        if spelling == "concatenate":
+            return pt.concatenate([x[~gone], new])
+        if spelling == "columns":
+            both = pt.set_subtensor(pt.zeros((N, 2))[np.flatnonzero(gone), 1], new)
+            return pt.set_subtensor(both[np.flatnonzero(~gone), 1], x[~gone])[:, 1]
+        return pt.set_subtensor(pt.as_tensor(np.nan_to_num(x))[gone], new)
+
+    point = {"a": 1, "b": 0.6, "c": 0.5, "s": 0.5, "t": 1.0}
+    known = written(lambda c, t: pm.Normal("x", c, t, observed=x))
+    models = known, written(by_hand)
+    one, other = (pms.marginalize(model, n_nodes=7) for model in models)
+    assert log_likelihood(one, point) == pytest.approx(log_likelihood(other, point), abs=1e-6)
+
+
+def test_rows_without_what_is_missing_cost_no_integral():
+    model, *_ = one_column()
+    marginal = pms.marginalize(model)
+    gone = int(model["x_unobserved"].shape.eval()[0])
+    lengths = sorted(p.type.shape for p in marginal.potentials)
+    assert lengths == sorted([(gone,), (N - gone,)])
+
+
+# Draws of what is missing
+
+
+def result(point, draws, **more):
+    """A result in which each draw is the same point."""
+    posterior = xr.Dataset({
+        name: (["chain", "draw", *(f"{name}_{i}" for i in range(np.ndim(x)))],
+               np.broadcast_to(x, (1, draws, *np.shape(x))).astype(float))
+        for name, x in point.items()
+    })  # fmt: skip
+    return xr.DataTree.from_dict({"posterior": posterior, **more})
+
+
+def test_draws_of_what_is_missing_are_those_of_its_posterior():
+    model, _, [point, *_] = one_column()
+    marginal = pms.marginalize(model)
+    rng, z, x, _, y = data()
+    gone = np.flatnonzero(np.isnan(holes(rng, x)))
+    found = pms.effects(result(point, 4_000), marginal, "x_unobserved", levels=[0, 1, 2])
+    a, b, c, d, s, t = (point[name] for name in "abcdst")
+    for k in range(3):
+        i = gone[k]
+        precision = 1 / t**2 + (b / s) ** 2
+        mean = ((c + d * z[i]) / t**2 + b * (y[i] - a) / s**2) / precision
+        drawn = found["x_unobserved"].isel(x_unobserved_dim_0=k).to_numpy().ravel()
+        own, shifted = (stats.norm(mean + by, precision**-0.5).cdf for by in (0, 0.2))
+        assert stats.kstest(drawn, own).pvalue > 1e-5
+        assert stats.kstest(drawn, shifted).pvalue < 1e-5
+
+
+def test_columns_as_a_whole_have_what_was_observed_and_draws():
+    model, _, [point, *_] = two_columns()
+    marginal = pms.marginalize(model)
+    rows = list(range(N))
+    found = pms.effects(result(point, 50), marginal, ["x", "x_unobserved"], levels=rows[:20])
+    sd = found["x"].std(("chain", "draw")).to_numpy()
+    gone = np.flatnonzero(sd > 1e-9)
+    assert 0 < len(gone) < 20
+    drawn = found["x_unobserved"].isel(x_unobserved_dim_0=slice(len(gone))).to_numpy()
+    np.testing.assert_array_equal(found["x"].to_numpy()[..., gone], drawn)
+    summary = pms.effects(result(point, 50), marginal)
+    assert set(summary) == {"x_unobserved", "w_unobserved"}
+
+
+def test_missing_outcomes_are_drawn_given_all_others():
+    """Of two variables that nothing observed depends on, and of one that the other is made of."""
+    rng, _, x, _, _ = data()
+    counts = holes(rng, rng.poisson(3, N))
+    with pm.Model() as model:
+        a, b = pm.Normal("a"), pm.Normal("b")
+        rate = pm.Poisson("counts", pm.math.exp(a + b * x), observed=masked(counts))
+        pm.Gamma("later", 2.0 + rate, 1.0)
+    gone = np.isnan(counts)
+    assert unread(model) == ["counts_unobserved", "later"]
+    draw = UnreadDraws(model, unread(model))
+    rng = np.random.default_rng(1)
+    point = {"a": np.array(1.0), "b": np.array(0.3)}
+    found = [draw.at(point, rng) for _ in range(2_000)]
+    own = np.array([each["counts_unobserved"] for each in found])
+    rates = np.exp(1 + 0.3 * x[gone])
+    z = (own.mean(axis=0) - rates) / np.sqrt(rates / len(own))
+    assert np.abs(z).max() < stats.norm.isf(1e-5 / (2 * gone.sum()))
+    np.testing.assert_allclose(own.var(axis=0, ddof=1), rates, rtol=0.25)
+    # The log of a gamma variable, whose shape is that of the same draw.
+    [name] = [n for n in found[0] if n.startswith("later")]
+    scaled = np.array([
+        np.exp(each[name][gone]).mean() - (2 + each["counts_unobserved"]).mean() for each in found
+    ])  # fmt: skip
+    sd = np.sqrt((2 + rates).sum()) / gone.sum()
+    assert abs(scaled.mean()) < 4.5 * sd / np.sqrt(len(found))
+
+
+def test_what_is_read_is_not_left_out():
+    model, *_ = one_column()
+    assert unread(model) == []
+    with pm.Model() as scalar:
+        pm.Normal("alone")
+        pm.Normal("y", pm.Normal("a"), 1, observed=np.zeros(5))
+    assert unread(scalar) == []  # any sampler takes it along
+
+
+# Runs
+
+
+@pytest.mark.costly
+def test_a_run_has_the_posterior_of_nuts(caplog):
+    """An outcome, and one of two columns, missing in rows of their own; complete rows differ."""
+    rng, z, x, _, y = data(300, seed=4)
+    x[y > 1.2] = np.where(rng.random((y > 1.2).sum()) < 0.7, np.nan, x[y > 1.2])
+    y = holes(rng, y, 0.1)
+    with pm.Model() as model:
+        a, b, c = (pm.Normal(name) for name in "abc")
+        s, t = pm.HalfNormal("s"), pm.HalfNormal("t")
+        column = pm.Normal("x", c + 0.8 * z, t, observed=x)
+        pm.Normal("y", a + b * column, s, observed=y)
+        nuts = pm.sample(1_000, chains=4, cores=1, progressbar=False, random_seed=1)
+        idata = pm.sample(
+            1_000, chains=4, cores=1, step=pms.HMCECS(), progressbar=False, random_seed=2
+        )
+    assert "nothing observed depends on y_unobserved" in caplog.text
+    assert "x_unobserved integrated out" in caplog.text
+    whole = ~(np.isnan(x) | np.isnan(y))
+    design = np.column_stack([np.ones(whole.sum()), x[whole]])
+    complete = np.linalg.lstsq(design, y[whole], rcond=None)[0]
+    for name in [*"abcst", "x_unobserved", "y_unobserved"]:
+        one, other = (tree.posterior[name].to_numpy() for tree in (idata, nuts))
+        one, other = (values.reshape(4_000, -1) for values in (one, other))
+        sd = other.std(axis=0)
+        assert np.abs(one.mean(axis=0) - other.mean(axis=0)).max() < 0.25 * sd.max()
+        assert np.abs((one.mean(axis=0) - other.mean(axis=0)) / sd).max() < 0.2
+        np.testing.assert_allclose(one.std(axis=0), sd, rtol=0.15)
+    off = (complete - [idata.posterior[name].mean() for name in "ab"]) / [
+        idata.posterior[name].std() for name in "ab"
+    ]
+    assert np.abs(off).max() > 0.5  # as rows without what is missing say
+    assert set(idata.posterior) == set(nuts.posterior)
+    assert "units" not in str(pms.report(idata))
+    found = pms.effects(idata, model)
+    np.testing.assert_allclose(
+        found["x_unobserved"].sel(statistic="mean"),
+        idata.posterior["x_unobserved"].mean(("chain", "draw")), atol=0.15,
+    )  # fmt: skip
+    assert set(found) == {"x_unobserved", "y_unobserved"}
+    one = pms.predict(idata, "x", model=model, draws=4_000)
+    np.testing.assert_allclose(one["mean"], idata.posterior["x"].mean(("chain", "draw")))
+    assert "FAIL" not in str(pms.audit(idata, model=model, draws=100))
+
+
+def test_draws_are_the_same_when_made_again():
+    model, *_ = one_column()
+    with model:
+        runs = [
+            pm.sample(20, tune=20, chains=1, step=pms.HMCECS(), progressbar=False, random_seed=3)
+            for _ in range(2)
+        ]
+    one, other = (run.posterior["x_unobserved"].to_numpy() for run in runs)
+    np.testing.assert_array_equal(one, other)
+    assert (one[0, 1:] != one[0, :-1]).all()
+
+
+def test_rows_left_out_are_predicted_without_what_is_missing():
+    model, _, [point, *_] = one_column()
+    integrals = integrals_of(pms.marginalize(model, n_nodes=9))
+    functions = UnitFunctions(integrals.functions.graphs, apart=True)
+    integrals = type(integrals)(functions, integrals.reference, integrals.modes, integrals.integral)
+    at = {name: np.log(x) if name in "st" else x for name, x in point.items()}
+    names = [v.name.removesuffix("_log__") for v in functions.values.values()]
+    theta = np.array([at[name] for name in names], dtype=float)
+    left = UnitsLeftOut(integrals, 1, theta[None], 1.0, None)
+    found = left._values(np.arange(N), theta[None])[:, 0]
+    rng, z, x, _, y = data()
+    x = holes(rng, x)
+    a, b, c, d, s, t = (point[name] for name in "abcdst")
+    mean, gone = c + d * z, np.isnan(x)
+    sd = np.where(gone, np.hypot(s, b * t), s)
+    expected = stats.norm.logpdf(y, a + b * np.where(gone, mean, x), sd)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+# Refusals
+
+
+def refusal(model, **given):
+    with model, pytest.raises((TallModelError, ValueError)) as caught:
+        pms.HMCECS(**given)
+    return str(caught.value)
+
+
+def test_a_step_that_integrates_nothing_out_names_rows_and_remedy():
+    model, *_ = one_column()
+    said = refusal(model, integrate=False)
+    assert "'x' has missing values in" in said
+    assert 'integrate="auto"' in said
+
+
+def test_what_shares_rows_with_an_effect_of_many_levels_is_refused():
+    rng, _, x, _, y = data()
+    g = rng.integers(0, 100, N)
+    with pm.Model() as model:
+        u, c = pm.HalfNormal("u"), pm.Normal("c")
+        effect = pm.Normal("effect", 0, u, shape=100)
+        column = pm.Normal("x", c, 1, observed=holes(rng, x))
+        pm.Normal("y", column + effect[g], 0.5, observed=y)
+    assert "'x_unobserved'" in (said := refusal(model))
+    assert "several groupings" in said
+
+
+def test_integers_and_numbers_missing_at_once_are_refused():
+    rng, _, x, _, y = data()
+    with pm.Model() as model:
+        p, c, b = pm.Beta("p", 1, 1), pm.Normal("c"), pm.Normal("b")
+        smoker = pm.Bernoulli("smoker", p, observed=masked(holes(rng, rng.random(N) < 0.5)))
+        column = pm.Normal("x", c, 1, observed=holes(rng, x))
+        pm.Normal("y", column + b * smoker, 0.5, observed=y)
+    assert "leave out rows in which one of them is missing" in refusal(model)
+
+
+def test_parts_of_a_vector_are_refused():
+    """PyMC has one joint density for what is known of a vector, and what is missing."""
+    rng, _, x, w, y = data()
+    with pm.Model() as model:
+        mu, b = pm.Normal("mu", shape=2), pm.Normal("b", shape=2)
+        both = pm.MvNormal("X", mu, np.eye(2), observed=holes(rng, np.column_stack([x, w])))
+        pm.Normal("y", pm.math.dot(both, b), 0.5, observed=y)
+    assert "'X' has missing values" in refusal(model)
