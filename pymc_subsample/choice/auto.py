@@ -177,7 +177,7 @@ def subsampling_step(
         instead = _less(choice.step, start)
         if instead and few:
             instead += ": fallback=True takes it"
-        _log.info(f"auto: {kind}, {choice.why}{instead}")
+        _log.info(f"auto takes {kind}, {choice.why}{instead}")
         choice.unsaid.say()
         return choice.step
 
@@ -232,7 +232,7 @@ def _quietly[Step: ChainStep](kind: type[Step], given: Mapping[str, Any]) -> tup
 
 
 def _say_nuts(why: str) -> None:
-    _log.info(f"auto: PyMC's NUTS on all rows. {why}")
+    _log.info(f"auto takes PyMC's NUTS on all rows. {why}")
 
 
 def _less(step: ChainStep, start: float) -> str:

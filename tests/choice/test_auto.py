@@ -94,7 +94,7 @@ def said(caplog):
 def test_exact_draws_are_taken_where_they_cost_little_more(said):
     step = pms.auto(model=regression())
     assert isinstance(step, pms.ScalableMH)
-    assert said()[0].startswith("auto: ScalableMH, whose draws are exact, and its effective draws")
+    assert said()[0].startswith("auto takes ScalableMH, whose draws are exact, and its effective draws")
     assert said()[1].startswith("ScalableMH: 20,000 rows of y")
     assert not any("HMCECS:" in message for message in said())
 
@@ -145,7 +145,7 @@ def test_no_exact_step_is_set_up_for_a_crowd_of_parameters(monkeypatch, said):
     monkeypatch.setattr(choosing, "ScalableMH", None)
     assert "too many parameters" in unfit(pms.HMCECS(model=crowd()))
     assert isinstance(pms.auto(model=crowd()), pms.HMCECS)
-    assert any("auto: HMCECS, since ScalableMH, which is exact, accepts" in text for text in said())
+    assert any("auto takes HMCECS, since ScalableMH, which is exact, accepts" in text for text in said())
 
 
 @pytest.mark.costly
@@ -252,7 +252,7 @@ def test_few_rows_are_for_nuts_before_anything_is_set_up(monkeypatch, said):
     step = pms.auto(model=regression(n=500), fallback=True, target_accept=0.9)
     assert type(step) is pm.NUTS
     assert step.target_accept == 0.9
-    assert "auto: PyMC's NUTS on all rows. So few rows (500) take" in said()[0]
+    assert "auto takes PyMC's NUTS on all rows. So few rows (500) take" in said()[0]
 
 
 @pytest.mark.costly
