@@ -115,7 +115,8 @@ class Unsaid:
         shared = [
             (level, text.replace(sampler, own))
             for level, text in first.logged
-            if "integrated out" in text
+            if "integrated out, of" in text
+            or "not integrated out" in text
             or (level >= logging.WARNING and not text.startswith(sampler))
         ]
         self.logged = shared + self.logged

@@ -196,7 +196,9 @@ def chosen(first: HMCECS, given: Mapping[str, Any], unsaid: Unsaid) -> Chosen:
         exact.full, ratio = first.full, time_of_exact_draws(first, exact)
         times = f"about {ratio:.2g} times as long as those of HMCECS"
         if ratio <= ALIKE:
-            why = f"whose draws are exact, and its effective draws take {times}"
+            integrals = exact.units is not None and exact.units.approximate
+            but = " but for the error of integrals" if integrals else ""
+            why = f"whose draws are exact{but}, and its effective draws take {times}"
             return Chosen(exact, why, said.after(unsaid, "HMCECS", "ScalableMH"), exact, ratio)
         why = f"would take about {ratio:.2g} times as long for an effective draw"
     return Chosen(first, f"since ScalableMH, which is exact, {why}", unsaid, exact, ratio)

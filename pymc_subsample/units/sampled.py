@@ -71,6 +71,11 @@ class Units:
         return self._integrals is not None
 
     @property
+    def approximate(self) -> bool:
+        """Whether integrals are by quadrature, and no sums over states, which are exact."""
+        return self._integrals is not None and self._integrals.integral.error != 0
+
+    @property
     def of_rows(self) -> bool:
         """Whether rows are subsampled, some with local variables of their own, and not units."""
         return self._integrals is None or self._integrals.functions.graphs.grouping.partial

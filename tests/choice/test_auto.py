@@ -94,7 +94,9 @@ def said(caplog):
 def test_exact_draws_are_taken_where_they_cost_little_more(said):
     step = pms.auto(model=regression())
     assert isinstance(step, pms.ScalableMH)
-    assert said()[0].startswith("auto takes ScalableMH, whose draws are exact, and its effective draws")
+    assert said()[0].startswith(
+        "auto takes ScalableMH, whose draws are exact, and its effective draws"
+    )
     assert said()[1].startswith("ScalableMH: 20,000 rows of y")
     assert not any("HMCECS:" in message for message in said())
 
@@ -145,7 +147,9 @@ def test_no_exact_step_is_set_up_for_a_crowd_of_parameters(monkeypatch, said):
     monkeypatch.setattr(choosing, "ScalableMH", None)
     assert "too many parameters" in unfit(pms.HMCECS(model=crowd()))
     assert isinstance(pms.auto(model=crowd()), pms.HMCECS)
-    assert any("auto takes HMCECS, since ScalableMH, which is exact, accepts" in text for text in said())
+    assert any(
+        "auto takes HMCECS, since ScalableMH, which is exact, accepts" in text for text in said()
+    )
 
 
 @pytest.mark.costly
@@ -175,6 +179,21 @@ def test_units_are_sampled_by_what_takes_them(make, said):
     assert step.units is not None
     assert any("integrated out" in message for message in said())
     assert set(idata["posterior"]) == {v.name for v in model.free_RVs}
+
+
+@pytest.mark.costly(cases=1)
+def test_exact_draws_are_exact_but_for_integrals(said):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=2000)
+    y = rng.normal(x)
+    x[rng.random(2000) < 0.2] = np.nan
+    with pm.Model() as model:
+        covariate = pm.Normal("x", pm.Normal("mean"), 1, observed=x)
+        pm.Normal("y", pm.Normal("a") + pm.Normal("b") * covariate, 1, observed=y)
+    assert isinstance(pms.auto(model=model), pms.ScalableMH)
+    first, *others = said()
+    assert "exact but for the error of integrals" in first
+    assert not any("in 10 blocks" in text for text in others)  # as HMCECS reads rows
 
 
 # One set-up
