@@ -191,9 +191,8 @@ def test_exact_draws_are_exact_but_for_integrals(said):
         covariate = pm.Normal("x", pm.Normal("mean"), 1, observed=x)
         pm.Normal("y", pm.Normal("a") + pm.Normal("b") * covariate, 1, observed=y)
     assert isinstance(pms.auto(model=model), pms.ScalableMH)
-    first, *others = said()
-    assert "exact but for the error of integrals" in first
-    assert not any("in 10 blocks" in text for text in others)  # as HMCECS reads rows
+    assert any("exact but for the error of integrals" in text for text in said())
+    assert not any("in 10 blocks" in text for text in said())  # as HMCECS reads rows
 
 
 # One set-up

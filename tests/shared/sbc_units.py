@@ -58,7 +58,8 @@ def _logistic() -> Problem:
 
 
 def _poisson() -> Problem:
-    """Slopes of units, centred."""
+    """Slopes of units of six rows, centred."""
+    unit = np.repeat(np.arange(UNITS), 6)
 
     def prior(rng):
         mean, scale = rng.normal(0.0, 0.5), rng.lognormal(-1.0, 0.4)
@@ -66,10 +67,10 @@ def _poisson() -> Problem:
         return {"level": rng.normal(), "mean": mean, "scale": scale, "slope": slope}
 
     def log_rate(point, x):
-        return point["level"] + point["slope"][_unit] * x
+        return point["level"] + point["slope"][unit] * x
 
     def rows(rng, point):
-        x = rng.uniform(-1, 1, len(_unit))
+        x = rng.uniform(-1, 1, len(unit))
         return {"x": x, "y": rng.poisson(np.exp(log_rate(point, x)))}
 
     def loglik(point, x, y):
@@ -81,7 +82,7 @@ def _poisson() -> Problem:
             level, mean = pm.Normal("level", 0, 1), pm.Normal("mean", 0, 0.5)
             scale = pm.LogNormal("scale", -1.0, 0.4)
             slope = pm.Normal("slope", mean, scale, shape=UNITS)
-            pm.Poisson("y", pm.math.exp(level + slope[_unit] * x), observed=y)
+            pm.Poisson("y", pm.math.exp(level + slope[unit] * x), observed=y)
         return model
 
     return Problem(prior, rows, loglik, model, ("level", "mean", "scale", "slope[0]"))
