@@ -5,6 +5,8 @@ from functools import partial
 import numpy as np
 import pymc as pm
 import pytensor
+from pymc.logprob.basic import transformed_conditional_logp
+from pymc.model.fgraph import ModelObservedRV
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
@@ -26,16 +28,24 @@ def sets_side_by_side(model: pm.Model, *, apart: bool = True) -> pm.Model:
     if their rows depend on each other in other ways.
     """
     observed = {rv.name: rv for rv in model.observed_RVs}
-    terms = {
-        v.name: pm.logp(v, model.rvs_to_values[v]) if v.name in observed else v
+    found = [
+        v
         for v in [*model.observed_RVs, *model.potentials]
         if any(adds(a.owner) for a in ancestors([v]))
-    }
-    if not terms:
+    ]
+    if not found:
         return model
     shapes = model.eval_rv_shapes()
     point = {rv.name: np.zeros(shapes[rv.name]) for rv in model.free_RVs}
-    concrete = concretize(list(terms.values()), model.free_RVs, point)
+    free = {rv: rv.type(name=rv.name) for rv in model.free_RVs}
+    values = {**free, **{rv: model.rvs_to_values[rv] for rv in model.observed_RVs}}
+    rvs = [v for v in found if v.name in observed]
+    graphs = rvs and transformed_conditional_logp(
+        rvs, rvs_to_values=values, rvs_to_transforms=dict.fromkeys(values)
+    )
+    graphs += rebuild(found[len(rvs) :], dict(values))
+    terms = {v.name: graph for v, graph in zip(found, graphs, strict=True)}
+    concrete = concretize(graphs, list(free.values()), point)
     arrays, potentials = dict(concrete.arrays), dict[str, Variable]()
     for name, graph in zip(list(terms), concrete.outputs, strict=True):
         [graph], checks = split_checks([graph])
@@ -49,7 +59,10 @@ def sets_side_by_side(model: pm.Model, *, apart: bool = True) -> pm.Model:
         return model
     old, memo = graph_of(model)
     dropped = {memo[model[name]] for name in terms}
-    new = model_of([v for v in old.outputs if v not in dropped], old, model)
+    kept = [v for v in old.outputs if v not in dropped]
+    read = [v for v in dropped if isinstance(v.owner.op, ModelObservedRV)]
+    old.replace_all([(v, v.owner.inputs[1]) for v in read], import_missing=True)
+    new = model_of(kept, old, model)
     known: dict[Variable, Variable] = {
         value: v.values if isinstance(v.type, XTensorType) else v
         for value, rv in zip(concrete.values, model.free_RVs, strict=True)

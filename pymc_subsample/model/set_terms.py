@@ -15,7 +15,7 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import toposort
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
 from pymc_subsample.graph.concrete import depends_on, fold, rebuild, tensor_input
@@ -34,9 +34,11 @@ _CONDITION = CheckParameterValue("parameters of sets", can_be_replaced_by_ninf=T
 
 
 def adds(node: Apply | None) -> bool:
-    """Whether a node adds to elements of an array by an index."""
+    """Whether a node adds to elements of an array by an index, several to one."""
     op = None if node is None else node.op
-    return isinstance(op, AdvancedIncSubtensor) and not op.set_instead_of_inc
+    if not isinstance(op, AdvancedIncSubtensor):
+        return False
+    return not (op.set_instead_of_inc or op.ignore_duplicates)
 
 
 @dataclass
@@ -76,8 +78,6 @@ class SetTerm:
         whose: Callable[[str], str],
     ) -> None:
         self._values, self._arrays = values, arrays
-        self._others = [part.graph for part in parts if not part.graph.type.ndim]
-        parts = self._parts = [part for part in parts if part.graph.type.ndim]
         graphs = [part.graph for part in parts]
         self._dependent = depends_on([*graphs, *checks], values)
         nodes = [n for n in toposort(graphs) if adds(n) and n.outputs[0] in self._dependent]
@@ -86,6 +86,10 @@ class SetTerm:
         (self._set, self._sets), *others = [self._added(node) for node in nodes]
         if any(sets != self._sets or not np.array_equal(own, self._set) for own, sets in others):
             raise CoupledRows(nodes[-1])
+        alone = [g for g in graphs if not g.type.ndim or self._of_parameters(g)]
+        self._others = [g.sum() for g in alone]
+        parts = self._parts = [part for part in parts if part.graph not in alone]
+        graphs = [part.graph for part in parts]
         self._first = np.zeros(len(self._set), dtype=bool)
         self._seen: dict[tuple[Variable, int], np.ndarray] = {}
         self._cut: dict[Variable, bool] = {}
@@ -129,6 +133,13 @@ class SetTerm:
         if self._others:
             named[f"{name} (no sets)"] = sum(self._others[1:], self._others[0])
         return {name: next(iter(named.values()))} if one else named
+
+    def _of_parameters(self, graph: Variable) -> bool:
+        """Whether a part has neither rows nor sets, and reads no data."""
+        lengths = {len(self._set), self._sets}
+        return lengths.isdisjoint(graph.type.shape) and set(self._arrays).isdisjoint(
+            ancestors([graph])
+        )
 
     def _axis(self, graph: Variable) -> int:
         """Return the axis of a part that has rows or sets."""
@@ -299,9 +310,11 @@ class SetTerm:
         inner = RowTrace(lambda x: x not in dependent, row_number_test(self._arrays))
         inner.follow(graph, axis)
         inner.refuse_reductions(dependent, len(own))
-        batch = batch_graph([graph], inner, dependent, self._arrays)
         sets = self._is_of_sets(own)
         at = table.sets if sets else self._layout(own, table).at
+        if not any(inner.stop(x) or x.owner is None for x in inner.axes):
+            return pt.moveaxis(self._taken(graph, at, axis), axis, 0)
+        batch = batch_graph([graph], inner, dependent, self._arrays)
         known: dict[Variable, Variable] = dict(batch.parameters)
         placed: dict[Variable, Variable] = {}
         for new, old in batch.columns.items():
@@ -310,6 +323,10 @@ class SetTerm:
             core = known[new] = tensor_input(new.name, new.type.dtype, shape)
             if old in made:
                 placed[core] = pt.moveaxis(made[old], 0, axis_of) if sets else made[old]
+                continue
+            if old in self._values:
+                value = self._taken(old, at, axis_of)
+                placed[core] = value if sets else pt.moveaxis(value, axis_of, 0)
                 continue
             value = self._arrays[old] if old in self._arrays else evaluate([old], self._arrays)[0]
             value = np.take(value, at, axis=axis_of)
@@ -324,8 +341,9 @@ class SetTerm:
         """Return what is computed where a graph is cut, for elements of another axis."""
         if adds(node):
             x, y = node.inputs[:2]
-            layout = self._layout(self._set, table)
-            total = layout.of(self._piece(y, 0, table), 1, 0.0).sum(axis=1)
+            total = self._piece(y, 0, table)
+            if not self._is_of_sets(self._set):
+                total = self._layout(self._set, table).of(total, 1, 0.0).sum(axis=1)
             return total if is_constant(x, 0.0) else total + self._piece(x, 0, table)
         at, index = self._picked(node)
         before = self._of(node.inputs[0], at)
@@ -361,6 +379,10 @@ class SetTerm:
         index = self._column(each[:, 0], "index")
         picked = node.inputs[0][(*[slice(None)] * where[0], index)]
         return pt.expand_dims(pt.moveaxis(picked, axis, 0), 1 + axis)
+
+    def _taken(self, v: Variable, at: np.ndarray, axis: int) -> Variable:
+        """Return elements of parameters, or what is the same for all."""
+        return v[(*[slice(None)] * axis, self._column(at, "index"))]
 
     def _column(self, value: np.ndarray, name: str | None) -> Variable:
         column = tensor_input(name or "column", value.dtype, value.shape)

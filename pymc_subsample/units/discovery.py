@@ -57,6 +57,8 @@ def _uses_of(reading: Reading, name: str, value: Variable) -> list[Use]:
     op = op_name(reading.model[name].owner.op)
     if value.type.ndim == 0:
         raise NotLocal("is a single number")
+    if set(value.type.shape) == {1}:
+        raise NotLocal("has a single element, which is not told from what all rows read")
     if op.startswith("ZeroSumNormal"):
         raise NotLocal(
             "is a ZeroSumNormal: its levels add up to zero, so that they depend on each other. "

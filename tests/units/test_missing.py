@@ -481,6 +481,17 @@ def test_integers_and_numbers_missing_at_once_are_refused():
     assert "leave out rows in which one of them is missing" in refusal(model)
 
 
+def test_a_single_missing_value_is_refused():
+    _, _, x, _, y = data()
+    x[3] = np.nan
+    with pm.Model() as model:
+        column = pm.Normal("x", 0.5, 1, observed=x)
+        pm.Normal("y", pm.Normal("b") * column, 0.5, observed=y)
+    with pytest.raises(TallModelError, match="'x_unobserved' has a single element"):
+        pms.marginalize(model)
+    assert "in rows 3," in refusal(model)
+
+
 def test_parts_of_a_vector_are_refused():
     """PyMC has one joint density for what is known of a vector, and what is missing."""
     rng, _, x, w, y = data()
