@@ -180,6 +180,6 @@ def subsampling(**arguments: Any) -> Iterator[None]:
             _block.reset(token)
     if not own.asked:
         _log.warning(
-            "subsampling: the block had no effect: no pm.sample inside it had a step to choose. A run "
-            "with step= of its own, or one that does not call pm.sample, is not subsampled."
+            "subsampling: the block had no effect: no pm.sample inside it had a step to choose. A "
+            "run with step= of its own, or one that does not call pm.sample, is not subsampled."
         )
