@@ -47,7 +47,7 @@ def find(
     step.centring = _centring(step, prepared.reference.theta)
     if step.centring:
         said = _moving(step.centring)
-        _log.info("%s: in coordinates of its own: %s", type(step).__name__, said)
+        _log.info("%s: reparameterised: %s", type(step).__name__, said)
     step.seconds_to_reference = thread_time() - step.set_up_since
     return problem, prepared
 
@@ -141,6 +141,6 @@ def _centring(step: "ChainStep", theta: np.ndarray) -> dict[str, np.ndarray]:
 def _moving(centring: dict[str, np.ndarray]) -> str:
     said = []
     for name, weights in centring.items():
-        span = [f"{100 * weight:.0f}%" for weight in (weights.min(), weights.max())]
-        said.append(f"{name} {' to '.join(dict.fromkeys(span))} centred")
-    return ", ".join(said)
+        span = [f"{100 * weight:.0f}" for weight in (weights.min(), weights.max())]
+        said.append(f"{name}, {'-'.join(dict.fromkeys(span))}% centred")
+    return "; ".join(said)

@@ -37,7 +37,7 @@ def announced(who: str) -> Iterator[None]:
         for limit in _LIMITS:
             if over.wait(start + limit - time.monotonic()):
                 return
-            _log.info(f"{who}: set-up takes more than {limit:g} s; now {doing[-1]}")
+            _log.info(f"{who}: still setting up ({limit:g} s): {doing[-1]}")
 
     watcher = threading.Thread(target=watch, daemon=True)
     try:

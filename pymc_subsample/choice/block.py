@@ -34,10 +34,12 @@ class _Block:
         self.arguments = arguments
         self._assigning: Any = None  # PyMC's list of methods, a new one for each run.
         self.step: BlockedStep | None = None
+        self.asked = False  # Whether PyMC had a step to choose inside.
         self._error: Exception | None = None
 
     def takes(self, rv: Variable, assigned: Mapping[str, Any]) -> bool:
         """Whether the block's step samples a variable; the first of a run has the step made."""
+        self.asked = True
         if self._assigning is not assigned["methods_list"]:
             self._assigning, self.step, self._error = assigned["methods_list"], None, None
             try:
@@ -170,8 +172,14 @@ def subsampling(**arguments: Any) -> Iterator[None]:
         if name in arguments:
             raise TypeError(f"subsampling: {name}= is that of the pm.sample in the block.")
     with _registered():
-        token = _block.set(_Block(arguments))
+        own = _Block(arguments)
+        token = _block.set(own)
         try:
             yield
         finally:
             _block.reset(token)
+    if not own.asked:
+        _log.warning(
+            "subsampling: the block had no effect: no pm.sample inside it had a step to choose. A "
+            "run with step= of its own, or one that does not call pm.sample, is not subsampled."
+        )

@@ -33,8 +33,9 @@ def model_of_step(model: pm.Model | None, step: str) -> pm.Model:
 def model_in_context(model: pm.Model | None, said: str, otherwise: str = "") -> pm.Model:
     """Return `model`, or that of the `with` block; `said` is what was to be done with it."""
     if model is not None and not isinstance(model, pm.Model):
+        kind = type(model)
         hint = " Pass its .backend.model, once built." if hasattr(model, "backend") else ""
-        raise TypeError(f"model must be a pymc.Model, got {shown(model)}.{hint}")
+        raise TypeError(f"model must be a pymc.Model, got {kind.__module__}.{kind.__name__}.{hint}")
     try:
         return modelcontext(model)
     except TypeError as error:

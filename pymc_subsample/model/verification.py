@@ -162,7 +162,10 @@ def _remedy(tall: Evaluation, theta: np.ndarray, rows: np.ndarray) -> str:
             + wrapped
         )
     said = " and ".join(f"{name} is {value}" for name, value in missing or found)
-    return f"There {said}. Leave these rows out of the data, or fill in what is missing."
+    do = "or fill in what is missing"
+    if missing:
+        do += "; a covariate with a distribution, observed= this column, is integrated out instead"
+    return f"There {said}. Leave these rows out of the data, {do}."
 
 
 def _too_large(

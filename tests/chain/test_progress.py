@@ -17,7 +17,7 @@ from pymc_subsample.chain.progress import announced, doing
 def said(caplog):
     """Return what was said of set-ups."""
     caplog.set_level(logging.INFO, "pymc.subsample")
-    return lambda: [m for m in caplog.messages if "set-up takes" in m]
+    return lambda: [m for m in caplog.messages if "still setting up" in m]
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def test_a_long_set_up_says_later_what_it_has_come_to(said, monkeypatch):
         with doing("searching"):
             time.sleep(0.6)
     assert said() == [
-        "Step: set-up takes more than 0.05 s; now compiling",
-        "Step: set-up takes more than 0.5 s; now searching",
+        "Step: still setting up (0.05 s): compiling",
+        "Step: still setting up (0.5 s): searching",
     ]
 
 
@@ -54,12 +54,12 @@ def test_what_goes_on_when_the_time_is_over_is_said_once(said, at_once):
             pass
         with doing("searching"), announced("Another"):
             wait()
-            assert said() == ["Step: set-up takes more than 0.05 s; now searching"]
+            assert said() == ["Step: still setting up (0.05 s): searching"]
         wait()
     assert len(said()) == 1
     with announced("Later"):
         wait()
-    assert said()[1:] == ["Later: set-up takes more than 0.05 s; now reading the model"]
+    assert said()[1:] == ["Later: still setting up (0.05 s): reading the model"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -106,7 +106,7 @@ def test_steps_say_what_they_are_at(name, said, monkeypatch):
     monkeypatch.setattr(progress, "_LIMITS", (1e-3,))
     make(model=model, **STEPS[name])
     [line] = said()
-    assert line.startswith(f"{name}: set-up takes more than 0.001 s; now ")
+    assert line.startswith(f"{name}: still setting up (0.001 s): ")
     monkeypatch.setattr(progress, "_LIMITS", (600.0,))
     make(model=model, **STEPS[name])
     assert len(said()) == 1

@@ -76,6 +76,18 @@ def test_outside_of_a_block_nothing_is_ours(model, quick):
     assert assigned(model) == PYMCS
 
 
+def test_a_block_that_no_run_asked_says_so(model, quick, caplog):
+    with pms.subsampling():
+        assert assigned(model) == OURS
+    with pytest.raises(ZeroDivisionError), pms.subsampling():
+        raise ZeroDivisionError
+    assert not caplog.text
+    with pms.subsampling():
+        assert not assigned(model, pm.NUTS(model=model))
+    [message] = caplog.messages
+    assert message.startswith("subsampling: the block had no effect")
+
+
 def test_the_registry_is_restored_after_an_exception(model, quick):
     with pytest.raises(ZeroDivisionError), pms.subsampling():
         raise ZeroDivisionError(STEP_METHODS.index(block.Subsampling))

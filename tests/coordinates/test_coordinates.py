@@ -883,7 +883,7 @@ def test_other_steps_move_in_the_same_coordinates(make):
 def test_what_moves_is_said(caplog):
     with caplog.at_level(logging.INFO, "pymc.subsample"):
         pms.HMCECS(model=noncentred(outcomes()), rng=1, subsample_size=50)
-    assert "in coordinates of its own: z " in caplog.text
+    assert "reparameterised: z, " in caplog.text
     assert "centred" in caplog.text
 
 

@@ -227,7 +227,7 @@ def test_first_message_names_all(caplog):
     with caplog.at_level(logging.INFO, "pymc.subsample"):
         pms.MinibatchBarkerMH(model=model, control_variate_order=None)
     said = (record.getMessage() for record in caplog.records)
-    first = next(text for text in said if "set-up takes" not in text)
+    first = next(text for text in said if "still setting up" not in text)
     assert "164 rows of pair (97), flag (44) and weighted (23)" in first
     assert re.search(r"in full at every gradient: 'few' \(few rows; reads \d numbers\)", first)
 
