@@ -145,12 +145,6 @@ def sorted_predictor(rng):
     return around(rng, pt.sort)
 
 
-@refused(name("y"), "Dot|Matmul")
-def spatial_smoothing(rng):
-    W = rng.dirichlet(np.ones(N), size=N)
-    return around(rng, lambda mu: W @ mu)
-
-
 @refused(name("y"), "AdvancedSubtensor")
 def parent_row_predictor(rng):
     parent = rng.integers(0, 5, N)  # valid in a batch too, where it would find the wrong row
@@ -272,15 +266,6 @@ def autoregressive_latent(rng):
     return model
 
 
-@refused("f_rotated_")
-def gaussian_process_latent(rng):
-    with pm.Model() as model:
-        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=0.3))
-        f = gp.prior("f", X=rng.uniform(size=(N, 1)))
-        pm.Normal("y", f, 1, observed=rng.normal(size=N))
-    return model
-
-
 @refused(name("noise"), r"pms\.marginalize")
 def overdispersion_per_row(rng):
     with pm.Model() as model:
@@ -308,24 +293,6 @@ def missing_outcome_masked(rng):
     y = np.ma.masked_greater(rng.normal(size=N), 1.5)
     with pm.Model() as model:
         pm.Normal("y", design(rng) @ pm.Normal("beta", 0, 1, shape=K), 1, observed=y)
-    return model
-
-
-@refused(name("y_unobserved"), r"'y' has missing values in rows 3, 50\.")
-def missing_outcome_nan(rng):
-    y = rng.normal(size=N)
-    y[[3, 50]] = np.nan
-    with pm.Model() as model:
-        pm.Normal("y", design(rng) @ pm.Normal("beta", 0, 1, shape=K), 1, observed=y)
-    return model
-
-
-@refused(name("y_unobserved"), r"'y' has missing values in 7 rows, such as 0, 2, 4, 6, 8\.")
-def missing_outcome_matrix(rng):
-    y = rng.normal(size=(N, 2))
-    y[[0, 2, 4, 6, 8, 8, 10, 12], [0, 0, 1, 0, 0, 1, 0, 1]] = np.nan
-    with pm.Model() as model:
-        pm.Normal("y", (design(rng) @ pm.Normal("beta", 0, 1, shape=K))[:, None], 1, observed=y)
     return model
 
 
@@ -729,3 +696,22 @@ def test_observed_variable_without_the_dimension():
     with pytest.raises(TallModelError, match=r"\bz\b"):
         TallModel(model, observed=["y", "z"], dim="obs")
     assert TallModel(model, dim="obs").observed == ("y",)
+
+
+@pytest.mark.parametrize("rotated", [False, True], ids=["smoothed", "gaussian process"])
+def test_few_rows_may_read_as_many_parameters_through_a_matrix(rotated):
+    """Given parameters such rows are independent; of many, what all read would be a pass."""
+    rng = np.random.default_rng(2)
+    W, y = rng.dirichlet(np.ones(N), size=N), rng.normal(size=N)
+    with pm.Model() as model:
+        if rotated:
+            f = pm.Normal("f", shape=N)
+        else:
+            f = design(np.random.default_rng(3)) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Normal("y", W @ f, 1, observed=y)
+    tall = TallModel(model)
+    theta, index = rng.normal(size=tall.size), rng.integers(0, N, 20)
+    mean = W @ (theta if rotated else design(np.random.default_rng(3)) @ theta)
+    np.testing.assert_allclose(
+        tall.row_loglik(theta, index), scipy.stats.norm(mean, 1).logpdf(y)[index]
+    )
