@@ -103,6 +103,10 @@ def silenced() -> Iterator["Unsaid"]:
     unsaid.warned = [str(w.message) for w in said if "pytensor" not in Path(w.filename).parts]
 
 
+# What messages on variables that are left out say, whichever sampler takes the others.
+_OF_THE_MODEL = ("integrated out, of", "not integrated out", "drawn given the others")
+
+
 class Unsaid:
     """What a set-up had to say."""
 
@@ -115,8 +119,7 @@ class Unsaid:
         shared = [
             (level, text.replace(sampler, own))
             for level, text in first.logged
-            if "integrated out, of" in text
-            or "not integrated out" in text
+            if any(part in text for part in _OF_THE_MODEL)
             or (level >= logging.WARNING and not text.startswith(sampler))
         ]
         self.logged = shared + self.logged

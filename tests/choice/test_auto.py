@@ -187,11 +187,13 @@ def test_exact_draws_are_exact_but_for_integrals(said):
     x = rng.normal(size=2000)
     y = rng.normal(x)
     x[rng.random(2000) < 0.2] = np.nan
+    y[rng.random(2000) < 0.1] = np.nan
     with pm.Model() as model:
         covariate = pm.Normal("x", pm.Normal("mean"), 1, observed=x)
         pm.Normal("y", pm.Normal("a") + pm.Normal("b") * covariate, 1, observed=y)
     assert isinstance(pms.auto(model=model), pms.ScalableMH)
     assert any("exact but for the error of integrals" in text for text in said())
+    assert any("drawn given the others" in text for text in said())
     assert not any("in 10 blocks" in text for text in said())  # as HMCECS reads rows
 
 
