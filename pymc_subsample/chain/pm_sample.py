@@ -13,7 +13,6 @@ from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 from pymc.step_methods.hmc.base_hmc import BaseHMC
 from pytensor.compile.mode import get_mode
 from pytensor.graph.basic import Variable
-from pytensor.link.numba import NumbaLinker
 
 
 def _callers() -> Iterator[FrameType]:
@@ -115,7 +114,8 @@ def refuse_settings_of_nuts(
 
 def _refuse_backend(step: str, sampling: Mapping[str, Any]) -> None:
     mode = sampling["compile_kwargs"].get("mode")
-    if mode is None or isinstance(get_mode(mode).linker, NumbaLinker):
+    numba = type(get_mode("NUMBA").linker)
+    if mode is None or isinstance(get_mode(mode).linker, numba):
         return
     backend = sampling["backend"]
     said = f"backend={backend!r}" if backend else f"compile_kwargs={{'mode': {mode!r}}}"
