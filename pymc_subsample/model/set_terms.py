@@ -8,10 +8,8 @@ the rows of the term are sets.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.graph.basic import Apply, Variable
@@ -24,8 +22,9 @@ from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.graph.vectorised import vectorised
 from pymc_subsample.model.batch import batch_graph
 from pymc_subsample.model.data_columns import row_number_test
-from pymc_subsample.model.errors import CoupledRows
+from pymc_subsample.model.errors import CoupledRows, TallModelError
 from pymc_subsample.model.parameter_checks import sort_checks
+from pymc_subsample.model.set_tables import SetLayout, SetTable, constant
 from pymc_subsample.model.table_lengths import filled_up
 from pymc_subsample.model.terms import RowTerm, TermPart
 from pymc_subsample.model.trace import RowTrace
@@ -39,26 +38,6 @@ def adds(node: Apply | None) -> bool:
     if not isinstance(op, AdvancedIncSubtensor):
         return False
     return not (op.set_instead_of_inc or op.ignore_duplicates)
-
-
-@dataclass
-class _Layout:
-    """Where elements of some sets stand: place l of set j has element ``at[j, l]``."""
-
-    at: np.ndarray  # Shape (sets, length).
-    counts: np.ndarray  # Whether it is one, and does not fill up.
-
-    def of(self, graph: Variable, axis: int, nothing: float | np.bool) -> Variable:
-        """Put `nothing` in the place of what fills up, along an axis after that of sets."""
-        if self.counts.all():
-            return graph
-        others = [i for i in range(graph.type.ndim) if i not in (0, axis)]
-        counts = _data("elements", np.expand_dims(self.counts, tuple(others)))
-        return pt.switch(counts, graph, nothing)
-
-
-def _data(name: str, value: np.ndarray) -> Variable:
-    return pytensor.shared(value, name=name, shape=value.shape)
 
 
 class SetTerm:
@@ -78,6 +57,7 @@ class SetTerm:
         whose: Callable[[str], str],
     ) -> None:
         self._values, self._arrays = values, arrays
+        self._name = parts[0].name
         graphs = [part.graph for part in parts]
         self._dependent = depends_on([*graphs, *checks], values)
         nodes = [n for n in toposort(graphs) if adds(n) and n.outputs[0] in self._dependent]
@@ -115,7 +95,7 @@ class SetTerm:
         lengths = filled_up(counts[:, None]).ravel() if apart else np.full(self._sets, counts.max())
         found = {}
         for length in np.unique(lengths):
-            table = _Table(np.flatnonzero(lengths == length))
+            table = SetTable(np.flatnonzero(lengths == length))
             sums = [
                 self._reduced(pt.sum, part.graph, axis, table, 0.0)
                 for part, axis in zip(self._parts, self._axes, strict=True)
@@ -164,8 +144,14 @@ class SetTerm:
         [index] = evaluate([entry], self._arrays)
         index = np.flatnonzero(index) if index.dtype == bool else index
         length = node.inputs[0].type.shape[axis]
-        if length is None or not len(index) or index.min() < 0 or index.max() >= length:
+        if length is None or not len(index) or index.min() < 0:
             return None
+        if index.max() >= length:
+            raise TallModelError(
+                f"{self._name!r} adds up, or picks, by an index that goes to {index.max():,}, from "
+                f"an array of {length:,}: its last element is {length - 1:,}. Number sets and rows "
+                "from 0, without gaps, as pd.factorize does."
+            )
         return axis, index
 
     def _picked(self, node: Apply) -> tuple[int, np.ndarray]:
@@ -251,7 +237,7 @@ class SetTerm:
         reduce: Callable,
         graph: Variable,
         axis: int,
-        table: "_Table",
+        table: SetTable,
         nothing: float | np.bool,
     ) -> Variable:
         """Reduce what each set of a table has of a graph, of which an element may be `nothing`."""
@@ -262,7 +248,7 @@ class SetTerm:
         others = tuple(range(1, found.type.ndim))
         return reduce(found, axis=others) if others else found
 
-    def _layout(self, own: np.ndarray, table: "_Table") -> _Layout:
+    def _layout(self, own: np.ndarray, table: SetTable) -> SetLayout:
         """Return where elements of an axis stand, those that are picked first."""
         key = own.tobytes()
         if key not in table.layouts:
@@ -272,12 +258,12 @@ class SetTerm:
             counts = np.searchsorted(own[order], table.sets, side="right") - starts
             places = np.arange(max(int(counts.max()), 1))
             at = starts[:, None] + np.clip(np.minimum(places, counts[:, None] - 1), 0, None)
-            table.layouts[key] = _Layout(
+            table.layouts[key] = SetLayout(
                 order[np.minimum(at, len(own) - 1)], places < counts[:, None]
             )
         return table.layouts[key]
 
-    def _piece(self, v: Variable, axis: int, table: "_Table") -> Variable:
+    def _piece(self, v: Variable, axis: int, table: SetTable) -> Variable:
         """Return what depends on elements of an axis for the sets of a table, which come first.
 
         That axis remains, with the places of a set, unless it is the axis of sets.
@@ -286,7 +272,7 @@ class SetTerm:
             table.pieces[v, axis] = self._made(v, axis, table)
         return table.pieces[v, axis]
 
-    def _made(self, v: Variable, axis: int, table: "_Table") -> Variable:
+    def _made(self, v: Variable, axis: int, table: SetTable) -> Variable:
         own = self._of(v, axis)
         trace = self._trace()
         trace.follow(v, axis)
@@ -337,7 +323,7 @@ class SetTerm:
             return pt.moveaxis(rebuild([found], placed, remake=True)[0], axis, 0)
         return vectorised(found, placed, 1)
 
-    def _at_cut(self, node: Apply, axis: int, own: np.ndarray, table: "_Table") -> Variable:
+    def _at_cut(self, node: Apply, axis: int, own: np.ndarray, table: SetTable) -> Variable:
         """Return what is computed where a graph is cut, for elements of another axis."""
         if adds(node):
             x, y = node.inputs[:2]
@@ -360,11 +346,11 @@ class SetTerm:
             found = found[:, :1]
         else:
             sets = np.arange(len(picked))[:, None]
-            found = found[sets, _data("places", picked)]
+            found = found[sets, constant("places", picked)]
         return found[:, 0] if self._is_of_sets(own) else pt.moveaxis(found, 1, 1 + axis)
 
     def _of_their_set(
-        self, node: Apply, axis: int, own: np.ndarray, table: "_Table"
+        self, node: Apply, axis: int, own: np.ndarray, table: SetTable
     ) -> Variable | None:
         """Return what all rows of a set pick of parameters, once for each set; None if they differ.
 
@@ -388,12 +374,3 @@ class SetTerm:
         column = tensor_input(name or "column", value.dtype, value.shape)
         self._arrays[column] = value
         return column
-
-
-class _Table:
-    """Sets that are filled up to as many rows, and what of them is made already."""
-
-    def __init__(self, sets: np.ndarray) -> None:
-        self.sets = sets
-        self.layouts: dict[bytes, _Layout] = {}
-        self.pieces: dict[tuple[Variable, int], Variable] = {}

@@ -198,6 +198,12 @@ def test_sets_that_depend_on_each_other_are_refused(term):
         pms.HMCECS(model=model)
 
 
+def test_an_index_that_goes_beyond_the_sets_is_refused_by_its_numbers():
+    model = built(lambda u: pm.Potential("choice", summed(pt.exp(u), index=SET + 1)))
+    with pytest.raises(pms.TallModelError, match=f"'choice' adds up.* goes to {SETS}.*of {SETS}"):
+        pms.HMCECS(model=model)
+
+
 def choices(n_sets, persons=0, seed=1):
     """Return a model of choices between 2 and 6 products, with prices in their own units."""
     rng = np.random.default_rng(seed)
