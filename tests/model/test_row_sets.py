@@ -1,5 +1,6 @@
 """Functions of sums over sets of rows: the same log density with sets in the place of rows."""
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -226,13 +227,17 @@ def choices(n_sets, persons=0, seed=1):
 
 
 def agree(one, other, names):
-    """Whether means and sds differ by five standard errors of independent draws at most."""
+    """Means and sds differ by at most five standard errors, by the effective draws of each."""
     for name in names:
-        a, b = (run.posterior[name].to_numpy().ravel() for run in (one, other))
-        ess = 400  # at least, of each
-        sd = b.std()
-        assert abs(a.mean() - b.mean()) < 5 * sd * np.sqrt(2 / ess)
-        assert abs(np.log(a.std() / sd)) < 5 * np.sqrt(1 / ess)
+        a, b = (run.posterior[name].to_numpy() for run in (one, other))
+        mean, sd = (
+            sum(1 / np.asarray(az.ess(run, var_names=name, method=m)[name]) for run in (one, other))
+            for m in ("mean", "sd")
+        )
+        a, b = (x.reshape(-1, *x.shape[2:]) for x in (a, b))
+        scale = b.std(axis=0)
+        assert np.all(np.abs(a.mean(axis=0) - b.mean(axis=0)) < 5 * scale * np.sqrt(mean)), name
+        assert np.all(np.abs(np.log(a.std(axis=0) / scale)) < 5 * np.sqrt(sd / 2)), name
 
 
 def sampled(model, step=None, **more):
@@ -257,10 +262,15 @@ def test_draws_of_choices_agree_with_nuts(step):
 def test_persons_tastes_are_integrated_out_and_drawn():
     model = choices(1200, persons=200)
     found, wanted = sampled(model, pms.HMCECS(model=model, rng=1)), sampled(model)
-    agree(found, wanted, ["mean", "cost", "spread"])
-    a, b = (run.posterior["z"].to_numpy().reshape(-1, 200) for run in (found, wanted))
-    np.testing.assert_allclose(a.mean(axis=0), b.mean(axis=0), atol=0.25)
-    np.testing.assert_allclose(a.std(axis=0), b.std(axis=0), rtol=0.25)
+    agree(found, wanted, ["mean", "cost", "spread", "z"])
+
+
+@pytest.mark.slow
+def test_draws_of_a_flatter_posterior_do_not_agree():
+    model = choices(3000)
+    flat = sampled(model, pms.HMCECS(model=model, temperature=2.0, rng=1))
+    with pytest.raises(AssertionError, match="mean"):
+        agree(flat, sampled(model), ["mean", "cost"])
 
 
 @pytest.mark.costly(cases=1)
