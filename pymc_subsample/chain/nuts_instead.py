@@ -138,9 +138,17 @@ def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Besi
     likely = found.full_seconds * (SLOWER / LEAST_SLOWER if found.bound else 1.0)
     faster = step.exact and found.seconds < likely
     if pays(found.seconds, likely) or faster:
-        return Beside(f"{times}. {type(step).__name__} is the faster one")
+        return Beside(f"{times}. {type(step).__name__} is the faster of the two{_untimed(step)}")
     use = code if pays(likely, found.seconds) else ""
     return Beside(f"{times}. Use {code}, which is exact", use, True)
+
+
+def _untimed(step: "ChainStep") -> str:
+    """Name what nothing was measured of: NUTS on a model with its local variables in it."""
+    if step.units is None or not step.units.integrates:
+        return ""
+    names = " and ".join(step.units.names)
+    return f"; pm.sample() of the model as it is, {names} sampled too, was not timed: try it"
 
 
 def _all(step: "ChainStep") -> str:
