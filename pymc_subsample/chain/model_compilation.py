@@ -162,7 +162,8 @@ def refuse_steps(step: "ChainStep", expansion: Expansion) -> None:
         building_graphs(),
         differentiated(step.tall, step.method.without_gradient),
     ):
-        Continuity(step.tall, expansion, step.active).require(WITHOUT_GRADIENT)
+        near = step.units is not None and step.units.approximate
+        Continuity(step.tall, expansion, step.active, near).require(WITHOUT_GRADIENT)
 
 
 def connect(step: "ChainStep") -> None:

@@ -25,6 +25,7 @@ from pymc_subsample.model.binding import quoted
 # Lengths of the segments and the distance of the other variables from the start: in unconstrained
 # space, or so that the log-likelihood of a row changes by about as much where columns are large.
 _SCALES = (0.03, 0.3, 3.0, 30.0)
+_NEAR = 2  # Of these, where only near points say anything.
 # A logarithm or a logit moves no farther: beyond a factor of 20 densities underflow and powers
 # overflow, and so do their gradients, which are then wrong where they are finite.
 _WIDEST_TRANSFORMED = 3.0
@@ -62,10 +63,15 @@ class Gap:
 
 
 class Continuity:
-    """Of the log-likelihood of random rows where elements `active` of theta move."""
+    """Of the log-likelihood of random rows where elements `active` of theta move.
 
-    def __init__(self, model: TallModel, expansion: Expansion, active: np.ndarray) -> None:
-        self.model, self.expansion, self.active = model, expansion, active
+    Those that are integrals by quadrature, `near`, move little: they hold around the reference.
+    """
+
+    def __init__(
+        self, model: TallModel, expansion: Expansion, active: np.ndarray, near: bool = False
+    ) -> None:
+        self.model, self.expansion, self.active, self.near = model, expansion, active, near
         self._rng = np.random.default_rng(3)
         rows = self._rng.integers(0, model.n_rows, (_GROUPS, min(_ROWS, model.n_rows)))
         self._groups = [expansion.take(index) for index in rows]
@@ -102,7 +108,7 @@ class Continuity:
 
         Segments also join random pairs of `points`, shape (k, d).
         """
-        for names, start, end in _segments(self.model, self.active, points, self._rng):
+        for names, start, end in self._segments(points):
             segment, curved = (
                 _Segment(partial(self._along, start, end - start, curved), len(self._groups))
                 for curved in (False, self._curved)
@@ -111,6 +117,42 @@ class Continuity:
             if found is not None:
                 return Gap(names, float(np.linalg.norm(end - start)), *found)
         return None
+
+    def _segments(
+        self, points: np.ndarray | None
+    ) -> Iterator[tuple[tuple[str, ...], np.ndarray, np.ndarray]]:
+        model, rng = self.model, self._rng
+        scales = _SCALES[:_NEAR] if self.near else _SCALES
+        moved = np.zeros(model.size)
+        moved[self.active] = 1.0
+        moved *= model.units > 0
+        parts = [
+            (name, place)
+            for name, place in zip(model.names, model.slices, strict=True)
+            if moved[place].any()
+        ]
+        start = model.ravel(model.initial_point)
+        everything = tuple(name for name, _ in parts)
+        blocks, widest = [], np.zeros(model.size)
+        for chosen in np.array_split(np.arange(len(parts)), min(_BLOCKS, len(parts))):
+            part = np.zeros(model.size)
+            for k in chosen:
+                name, place = parts[k]
+                part[place] = moved[place] * model.units[place]
+                widest[place] = _WIDEST_TRANSFORMED if is_transformed_name(name) else np.inf
+            blocks.append((tuple(parts[k][0] for k in chosen), part))
+        for names, part in blocks:
+            for scale in scales:
+                around = start + _AROUND * model.units * rng.normal(size=model.size)
+                begin, end = (
+                    around + part * np.clip(scale * rng.normal(size=model.size), -widest, widest)
+                    for _ in range(2)
+                )
+                yield names, begin, end
+        if points is not None and len(points) > 1:
+            for _ in _SCALES:
+                one, other = points[rng.choice(len(points), 2, replace=False)]
+                yield everything, one, np.where(moved > 0, other, one)
 
     def _along(
         self, start: np.ndarray, way: np.ndarray, curved: bool, t: float, chosen: Sequence[int]
@@ -130,41 +172,6 @@ class Continuity:
             if curved and (flat[0] > self._flat[group] or not np.all(np.isfinite(curvature))):
                 slopes[k] = np.nan
         return values, slopes
-
-
-def _segments(
-    model: TallModel, active: np.ndarray, points: np.ndarray | None, rng: np.random.Generator
-) -> Iterator[tuple[tuple[str, ...], np.ndarray, np.ndarray]]:
-    moved = np.zeros(model.size)
-    moved[active] = 1.0
-    moved *= model.units > 0
-    parts = [
-        (name, place)
-        for name, place in zip(model.names, model.slices, strict=True)
-        if moved[place].any()
-    ]
-    start = model.ravel(model.initial_point)
-    everything = tuple(name for name, _ in parts)
-    blocks, widest = [], np.zeros(model.size)
-    for chosen in np.array_split(np.arange(len(parts)), min(_BLOCKS, len(parts))):
-        part = np.zeros(model.size)
-        for k in chosen:
-            name, place = parts[k]
-            part[place] = moved[place] * model.units[place]
-            widest[place] = _WIDEST_TRANSFORMED if is_transformed_name(name) else np.inf
-        blocks.append((tuple(parts[k][0] for k in chosen), part))
-    for names, part in blocks:
-        for scale in _SCALES:
-            around = start + _AROUND * model.units * rng.normal(size=model.size)
-            begin, end = (
-                around + part * np.clip(scale * rng.normal(size=model.size), -widest, widest)
-                for _ in range(2)
-            )
-            yield names, begin, end
-    if points is not None and len(points) > 1:
-        for _ in range(len(_SCALES)):
-            one, other = points[rng.choice(len(points), 2, replace=False)]
-            yield everything, one, np.where(moved > 0, other, one)
 
 
 def _is_missing(missing: np.ndarray, size: np.ndarray) -> bool:
