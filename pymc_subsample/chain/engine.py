@@ -57,7 +57,7 @@ class _Class(type(BlockedStep)):  # type: ignore[misc]
     def __format__(cls, spec: str) -> str:
         if calling_sample() is None:
             return super().__format__(spec)
-        return f"{cls.__name__}, a class: write step=pms.{cls.__name__}(), with parentheses"
+        return f"{cls.__name__}, a class: write step={cls.sampler.called}(), with parentheses"
 
 
 class ChainStep(BlockedStep, metaclass=_Class):
@@ -175,7 +175,7 @@ class ChainStep(BlockedStep, metaclass=_Class):
         """Value variables that the step samples, which PyMC asks for before all else in a run."""
         if is_asked_by_pymc():
             name, known = type(self).__name__, inspect.signature(type(self)).parameters
-            refuse_settings_of_nuts(name, f"pms.{name}", known, self._vars)
+            refuse_settings_of_nuts(name, self.sampler.called, known, self._vars)
         return self._vars
 
     @vars.setter

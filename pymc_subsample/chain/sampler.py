@@ -66,6 +66,7 @@ class Sampler:
     """What there is to know of a sampler without loading its code."""
 
     name: str  # Of its step method.
+    home: str = "pms"  # Where users find that.
     number: int  # By which runs are stored; no other sampler ever had it. 0 of one of the user's.
     # What a run is called that does not say by which of them it was made: if empty, by its name.
     family: str = ""
@@ -94,6 +95,11 @@ class Sampler:
 
     def _refuse(self, why: str):
         raise TypeError(f"Sampler {self.name!r}: {why}.")
+
+    @property
+    def called(self) -> str:
+        """What users call its step method."""
+        return f"{self.home}.{self.name}"
 
     def columns(self, n_chains: int) -> tuple[list, dict[str, list[int]]]:
         """Return the columns of a progress bar, and what they show first."""

@@ -1,6 +1,7 @@
 """The table of all samplers: a line for each folder, whose `sampler.py` holds the records."""
 
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,4 +48,5 @@ def samplers_of(stats: xr.Dataset) -> str:
 
 def step_of(name: str) -> "type[ChainStep]":
     """Return the step method of a sampler, loading its code."""
-    return getattr(import_module("pymc_subsample"), name)
+    public = SAMPLERS[name].called.removeprefix("pms.")
+    return attrgetter(public)(import_module("pymc_subsample"))

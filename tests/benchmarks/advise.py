@@ -26,6 +26,7 @@ from _written import MODELS  # noqa: E402
 
 import pymc_subsample as pms  # noqa: E402
 from pymc_subsample.chain.nuts_trial import smallest_ess  # noqa: E402
+from pymc_subsample.samplers.registry import step_of  # noqa: E402
 
 WANTED, TUNE = 1000, 1000
 
@@ -165,7 +166,7 @@ if __name__ == "__main__":
         seconds = nutpie_run(model, args.draws, args.draws)[1]
         ours, passed = np.nan, False
         if advice.tried:
-            _, ours, passed = our_run(model, getattr(pms, advice.tried), 10 * args.draws)
+            _, ours, passed = our_run(model, step_of(advice.tried), 10 * args.draws)
         stepped = advice.recommendation == advice.tried
         lost = took - (advice.setup_seconds if advice.step is not None else 0.0)
         recommended = ours if stepped else seconds

@@ -22,6 +22,7 @@ def test_a_step_is_one_chain_that_runs_a_sampler(step):
     assert step.__bases__ == (ChainStep,)
     assert ChainStep.__bases__ == (BlockedStep,)
     assert step_of(step.sampler.name) is step
+    assert eval(step.sampler.called, {"pms": pms}) is step
     assert step.rules is step.sampler.rules
     assert step.stats_dtypes_shapes == step.sampler.statistics
 

@@ -10,6 +10,7 @@ import pytest
 from steps_of_all_kinds import STEPS
 
 import pymc_subsample as pms
+from pymc_subsample import sgmcmc
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.shared_arguments import complete
 
@@ -66,7 +67,8 @@ def test_what_nobody_describes_is_missed():
 
 
 @pytest.mark.parametrize(
-    ("step", "name"), [(pms.SGLD, "integrator"), (pms.HMCECS, "steps"), (pms.AusterityMH, "delta")]
+    ("step", "name"),
+    [(sgmcmc.SGLD, "integrator"), (pms.HMCECS, "steps"), (pms.AusterityMH, "delta")],
 )
 def test_unknown_arguments_are_refused_by_the_step_that_was_called(step, name):
     with pm.Model() as model:

@@ -256,7 +256,7 @@ def constrained():
 
 @pytest.mark.costly(cases=2)
 @pytest.mark.parametrize(
-    "kind", [pms.HMCECS, pms.ScalableMH, pms.MinibatchBarkerMH, pms.FireflyMC, pms.SGLD]
+    "kind", [pms.HMCECS, pms.ScalableMH, pms.MinibatchBarkerMH, pms.FireflyMC, pms.sgmcmc.SGLD]
 )
 def test_chains_start_inside(kind, constrained):
     """Half of what lies around the reference, which is at the edge, is outside."""
@@ -339,7 +339,7 @@ def test_crossings_of_no_edge_are_divergences():
 def test_gradients_that_leave_the_support_name_it(constrained, caplog):
     model, _ = constrained
     with model, caplog.at_level(logging.WARNING):
-        pm.sample(300, tune=300, chains=1, step=pms.SGLD(), random_seed=1, **QUIET)
+        pm.sample(300, tune=300, chains=1, step=pms.sgmcmc.SGLD(), random_seed=1, **QUIET)
     assert "outside of the support: 'c' (a potential)" in caplog.text
 
 
@@ -348,7 +348,7 @@ def test_gradients_that_ignore_a_jump_say_so(caplog):
     with pm.Model(), caplog.at_level(logging.WARNING):
         b, *_ = a_step(mean)
         pm.Normal("y", (x * b).sum(-1), 1, observed=y)
-        idata = pm.sample(300, tune=300, chains=1, step=pms.SGLD(), random_seed=1, **QUIET)
+        idata = pm.sample(300, tune=300, chains=1, step=pms.sgmcmc.SGLD(), random_seed=1, **QUIET)
     assert "A prior or a potential jumps by 1 beside the draws" in caplog.text
     assert pms.report(idata).status != "pass"
 

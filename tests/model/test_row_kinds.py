@@ -317,7 +317,7 @@ def test_posterior_of_three_likelihoods(known_posterior):
     [
         lambda: pms.MinibatchBarkerMH(),
         lambda: pms.AusterityMH(epsilon=0.01),
-        lambda: pms.SGLD(),
+        lambda: pms.sgmcmc.SGLD(),
     ],
     ids=["barker", "austerity", "sgld"],
 )

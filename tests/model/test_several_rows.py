@@ -167,7 +167,7 @@ def test_columns_of_other_types_are_read_as_they_are(tables, rows):
 @pytest.mark.parametrize(
     ("name", "step"),
     [("survival", pms.HMCECS), ("survival", pms.ScalableMH), ("few", pms.HMCECS),
-     ("surveys", pms.SGLD)],
+     ("surveys", pms.sgmcmc.SGLD)],
 )  # fmt: skip
 def test_draws_are_those_of_the_model_in_memory(name, step, tables, rows):
     make, names = CASES[name]

@@ -161,7 +161,7 @@ def advise(
         advice = few or trials.advice(chosen)
     if any(has_rows(model, v.name) for v in model.deterministics):
         advice = replace(advice, code=_by_fit(advice.code))
-    if data is None or f"pms.{advice.tried}(" in advice.code:
+    if data is None or "step=pms." in advice.code:
         return advice
     reason = f"{advice.reason} That takes a model that holds all rows in memory."
     return replace(advice, reason=reason, code=f"{advice.code}  # of the model on all rows")

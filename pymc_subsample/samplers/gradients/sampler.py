@@ -10,6 +10,7 @@ _PLACES = {"SGHMC": 3, "SGLD": 7}
 def _moving(name: str, number: int) -> Sampler:
     return Sampler(
         name=name,
+        home="pms.sgmcmc",
         number=number,
         family="A stochastic-gradient sampler",
         rules=RULES,
