@@ -224,7 +224,7 @@ def begun():
 
 @pytest.mark.costly
 @pytest.mark.usefixtures("matplotlib_without_a_screen")
-@pytest.mark.parametrize("home, name", PUBLIC, ids=[name for _, name in PUBLIC])
+@pytest.mark.parametrize(("home", "name"), PUBLIC, ids=[name for _, name in PUBLIC])
 def test_examples_in_docstrings_run(home, name, begun, tmp_path, monkeypatch):
     doc = inspect.getdoc(getattr(importlib.import_module(home), name))
     assert re.search(r"^Examples\n--------$", doc, re.MULTILINE)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pymc_subsample.model.context import generator, model_in_context, model_of_step
-from pymc_subsample.rows.passes import Passes
+from pymc_subsample.rows.workers import Workers
 from pymc_subsample.validation import (
     at_least_zero,
     between,
@@ -142,21 +142,21 @@ def temperature(value: Any, zero: bool = False) -> float:
     return number("temperature", value, f"from {least:g} to {most:g}", lambda x: least <= x <= most)
 
 
-def passes(value: Any) -> Passes:
+def workers(value: Any) -> Workers:
     """Return who makes passes over all rows."""
     if value is None or isinstance(value, Executor):
-        return Passes(value)
+        return Workers(value)
     if hasattr(value, "get_executor") and hasattr(value, "nthreads"):  # a client of Dask
         if value.asynchronous:
             raise ValueError(
-                "passes is an asynchronous Dask client, for whose results nothing waits. Make it "
+                "workers is an asynchronous Dask client, for whose results nothing waits. Make it "
                 "with Client(..., asynchronous=False)."
             )
-        return Passes(value)
+        return Workers(value)
     if is_number(value):
-        return Passes(count("passes", value))
+        return Workers(count("workers", value))
     raise TypeError(
-        "passes must be None, a number of threads, an executor of concurrent.futures or a "
+        "workers must be None, a number of threads, an executor of concurrent.futures or a "
         f"dask.distributed.Client, got {shown(value)}."
     )
 

@@ -43,7 +43,7 @@ from pymc_subsample.expansion.reference import Reference, no_sums
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.kernels.model import Sums
 from pymc_subsample.model import TallModel
-from pymc_subsample.rows.passes import Passes
+from pymc_subsample.rows.workers import Workers
 from pymc_subsample.units.sampled import Units
 
 _PROTOCOL = 4  # Of pickle, the first for objects of any size.
@@ -86,7 +86,7 @@ class ChainStep(BlockedStep, metaclass=_Class):
     # Of its arguments, by `read_arguments`: processor time when they were, who reads all rows, the
     # reference as it was given or that of an earlier run, and what names the rows of the model.
     set_up_since: float
-    made_by: Passes
+    workers: Workers
     rng: np.random.Generator
     given_reference: Mapping[str, Any] | None
     earlier: Mapping[str, Any] | None
@@ -149,7 +149,7 @@ class ChainStep(BlockedStep, metaclass=_Class):
             args = args[1:]
             kwargs.pop("vars", None)
         arguments.blocked(kwargs.get("blocked", True), cls.__name__)
-        for name in ("passes", "reference"):  # PyMC pickles all that is left with the step
+        for name in ("workers", "reference"):  # PyMC pickles all that is left with the step
             kwargs.pop(name, None)
         return super().__new__(cls, *args, **kwargs)
 

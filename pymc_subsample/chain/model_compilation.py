@@ -168,7 +168,7 @@ def refuse_steps(step: "ChainStep", expansion: Expansion) -> None:
 def connect(step: "ChainStep") -> None:
     """Make all that is made from the model: `CONNECTED`, and what the method adds."""
     functions, like = step.method.functions(step), sharer(step)
-    with building_graphs(), step.made_by.in_use():
+    with building_graphs(), step.workers.in_use():
         if like is not None:
             tall = step.tall = like.tall
         else:

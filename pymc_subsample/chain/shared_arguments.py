@@ -36,7 +36,7 @@ class StepArguments(TypedDict, total=False):
     observed: Sequence[str] | None
     dim: str | None
     data: Rows | Sequence[Rows] | None
-    passes: Any
+    workers: Any
     rng: Any
     compile_kwargs: dict | None
     blocked: bool
@@ -69,7 +69,7 @@ def read_arguments(
     reference: "Mapping[str, Any] | ChainStep | xr.DataTree | None" = None,
     reparameterize: bool = True,
     integrate: str | Sequence[str] | bool = "auto",
-    passes: Any = None,
+    workers: Any = None,
     rng: int | np.random.Generator | None = None,
     initial_point: PointType | None = None,
     compile_kwargs: dict | None = None,
@@ -113,7 +113,7 @@ def read_arguments(
         that has many levels of few rows, or an effect of each single row, which is always
         integrated out, however few there are; unless `vars`, `observed`, `dim` or `data` are given.
         See `marginalize` and `effects`.
-    passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
+    workers : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads all rows where set-up, tuning and checks do: a number of threads of this process,
         or the workers of an executor. Results do not depend on it. Default: as many threads as
         there are processors. Chains that run in processes of their own use one thread each.
@@ -145,7 +145,7 @@ def read_arguments(
     if not of_run:
         variables.given_reference(reference)
     arguments.only_numba(compile_kwargs)
-    step.made_by = arguments.passes(passes)
+    step.workers = arguments.workers(workers)
     step.rng = arguments.generator(rng)
     step.row_rng = step.rng.spawn(1)[0]
     model = arguments.model_of_step(model, type(step).__name__)

@@ -18,8 +18,8 @@ from pymc_subsample.expansion.loops import compile_loops
 from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.kernels.model import BACKWARD, FORWARD, Model
 from pymc_subsample.model import TallModel
-from pymc_subsample.rows.passes import Passes, current
 from pymc_subsample.rows.row_store import RowStore
+from pymc_subsample.rows.workers import Workers, current
 
 if TYPE_CHECKING:
     from pymc_subsample.coordinates.coordinates import Coordinates
@@ -95,7 +95,7 @@ class Expansion:
     coordinates: "Coordinates | QRCoordinates | None" = (
         None  # In which the chain moves; see `reparameterise`.
     )
-    passes: Passes = field(default_factory=current)  # Who makes passes over all rows.
+    workers: Workers = field(default_factory=current)  # Who makes passes over all rows.
 
     forward = _compiled("forward")
     backward = _compiled("backward")
@@ -269,7 +269,7 @@ class Expansion:
         work = partial(_worked, function, arguments)
         # Workers that are sent the rows get them a part at a time.
         n_parts = n_chunks // each if self.store.shared else 0
-        return self.passes.over(work, self, parts, result_bytes, n_parts)
+        return self.workers.over(work, self, parts, result_bytes, n_parts)
 
     def portable(self) -> "Expansion":
         """Return what passes in other processes need: what has been compiled, to pack and to sum.

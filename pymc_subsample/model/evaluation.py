@@ -16,8 +16,8 @@ from pymc_subsample.graph.nodes import elemwise_name
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model.batch import BatchGraph
 from pymc_subsample.rows.columns import StoredColumn
-from pymc_subsample.rows.passes import current
 from pymc_subsample.rows.row_store import RowStore
+from pymc_subsample.rows.workers import current
 
 if TYPE_CHECKING:
     from pymc_subsample.model.qr import QR

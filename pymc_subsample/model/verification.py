@@ -19,9 +19,9 @@ from pymc_subsample.model.levels import indexed
 from pymc_subsample.model.support import impossible
 from pymc_subsample.model.terms import Whole
 from pymc_subsample.rows.columns import StoredColumn
-from pymc_subsample.rows.passes import current
 from pymc_subsample.rows.row_store import parts_of
 from pymc_subsample.rows.stored_results import rows_of_result, write_result
+from pymc_subsample.rows.workers import current
 from pymc_subsample.validation import warn
 
 Loglik = Callable[[np.ndarray, Any], np.ndarray]

@@ -15,7 +15,7 @@ from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.rows import Rows
-from pymc_subsample.rows.passes import Passes
+from pymc_subsample.rows.workers import Workers
 from tests.model.test_binding import assert_same_rows
 
 EVENTS, CENSORED, FEW = 3_000, 1_200, 12
@@ -240,7 +240,7 @@ def test_workers_read_all_folders(tables, rows):
     theta = np.full(bound.size, 0.1)
     alone = reference_at(ex, theta)
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        ex.passes = Passes(pool)
+        ex.workers = Workers(pool)
         found = reference_at(ex, theta)
     np.testing.assert_array_equal(found.curvature, alone.curvature)
 

@@ -48,7 +48,7 @@ def audit(
     observed: Sequence[str] | None = None,
     dim: str | None = None,
     data: Rows | Sequence[Rows] | None = None,
-    passes: Any = None,
+    workers: Any = None,
     rng: int | np.random.Generator | None = None,
 ) -> Audit:
     r"""Audit a run: evaluate all rows at some of its draws and say how far the posterior is off.
@@ -89,7 +89,7 @@ def audit(
         does, and was made by that step alone; scores otherwise.
     observed, dim, data : optional
         Rows to subsample, as given to the step.
-    passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
+    workers : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads the rows, as a step takes it. Default: threads.
     rng : int or Generator, optional
         Random signs of the bootstrap behind the p-value. Default: a fixed seed.
@@ -136,7 +136,7 @@ def audit(
     start = time.perf_counter()
     arguments.choice("kind", kind, ("auto", "weights", "score"))
     wanted = arguments.count("draws", draws, smallest=_FEWEST)
-    made_by = arguments.passes(passes)
+    made_by = arguments.workers(workers)
     if data is not None:
         require_rows(data)
     generator = arguments.generator(rng)

@@ -106,7 +106,7 @@ def _prepare(step: "FireflyMC") -> Preparation:
 
 
 def _taylor(step: "FireflyMC") -> Expansion:
-    with doing("compiling the log-likelihood"), step.made_by.in_use():
+    with doing("compiling the log-likelihood"), step.workers.in_use():
         taylor = expand(step.tall, 2)
     model_compilation.refuse_steps(step, taylor)
     taylor.move_as(step.expansion)
