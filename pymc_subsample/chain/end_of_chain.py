@@ -113,4 +113,4 @@ def _with_cause(step: Any, check: Check) -> Check:
 
 def _named(step: Any, theta: np.ndarray) -> str:
     values = step.tall.unravel(step.expansion.values(theta))
-    return impossible(step.sampled_model, values, step.tall.observed)
+    return impossible(step.sampled_model, values, step.tall.likelihood)

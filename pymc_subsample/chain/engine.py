@@ -69,7 +69,7 @@ class ChainStep(BlockedStep, metaclass=_Class):
     ----------
     n_rows : int
         Rows of the data.
-    observed : tuple of str
+    likelihood : tuple of str
         Names of the subsampled variables.
     centring : dict of str to ndarray
         Of variables that the chain moves in coordinates of its own: the weight of the centred
@@ -104,7 +104,7 @@ class ChainStep(BlockedStep, metaclass=_Class):
     active: np.ndarray
     layout: ThetaLayout
     n_rows: int
-    observed: tuple[str, ...]
+    likelihood: tuple[str, ...]
     asked_order: int | str
     seen: dict[str, Any]  # What the model's data were when it was connected.
 

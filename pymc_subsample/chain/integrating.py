@@ -82,8 +82,8 @@ def each(step: "ChainStep") -> str:
 def sampled(step: "ChainStep") -> str:
     """Say how many rows, or units, of which variables a step subsamples."""
     if step.units is None or not step.units.integrates:
-        return f"{step.n_rows:,} rows of {', '.join(step.observed)}"
-    return f"{step.n_rows:,} {step.units.described(len(step.observed))}"
+        return f"{step.n_rows:,} rows of {', '.join(step.likelihood)}"
+    return f"{step.n_rows:,} {step.units.described(len(step.likelihood))}"
 
 
 def begin(step: "ChainStep") -> None:

@@ -31,7 +31,7 @@ class ChainState(StepMethodState):
     record: Any
     n_rows: int = field(metadata={"frozen": True})
     fingerprint: str = field(metadata={"frozen": True})
-    observed: tuple[str, ...] = field(metadata={"frozen": True})
+    likelihood: tuple[str, ...] = field(metadata={"frozen": True})
 
 
 @dataclass_state

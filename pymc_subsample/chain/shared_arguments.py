@@ -33,7 +33,7 @@ class StepArguments(TypedDict, total=False):
     """Arguments of all steps."""
 
     model: pm.Model | None
-    observed: Sequence[str] | None
+    likelihood: Sequence[str] | None
     dim: str | None
     data: Rows | Sequence[Rows] | None
     workers: Any
@@ -63,7 +63,7 @@ def read_arguments(
     vars: Sequence | None = None,
     *,
     model: pm.Model | None = None,
-    observed: Sequence[str] | None = None,
+    likelihood: Sequence[str] | None = None,
     dim: str | None = None,
     data: Rows | Sequence[Rows] | None = None,
     reference: "Mapping[str, Any] | ChainStep | xr.DataTree | None" = None,
@@ -83,7 +83,7 @@ def read_arguments(
         Continuous free variables to sample. Default: all of the model.
     model : pymc.Model, optional
         Default: the model on the context stack.
-    observed : sequence of str or variable, optional
+    likelihood : sequence of str or variable, optional
         Observed variables and potentials whose rows are subsampled. Default: all that
         have one log-likelihood per row, of any length; the others are evaluated in full every
         time.
@@ -111,7 +111,8 @@ def read_arguments(
         their marginal posterior, and subsamples units, all rows of a level, in place of rows; local
         variables are drawn, exactly, given each draw that is stored. "auto": those of the grouping
         that has many levels of few rows, or an effect of each single row, which is always
-        integrated out, however few there are; unless `vars`, `observed`, `dim` or `data` are given.
+        integrated out, however few there are; unless `vars`, `likelihood`, `dim` or `data` are
+        given.
         See `marginalize` and `effects`.
     workers : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads all rows where set-up, tuning and checks do: a number of threads of this process,
@@ -153,7 +154,7 @@ def read_arguments(
     with doing("integrating local variables out"):
         step.units = like.units if like is not None else integrating.integrated(
             model, False if binary else integrate, type(step).__name__,
-            vars=vars, observed=observed, dim=dim, data=data,
+            vars=vars, likelihood=likelihood, dim=dim, data=data,
         )  # fmt: skip
     step.sampled_model = model if step.units is None else step.units.marginal
     chosen = variables.binary_vars if binary else variables.continuous_vars
@@ -171,7 +172,7 @@ def read_arguments(
         variables.refuse_other_variables(step.sampled_model, reference, earlier=of_run)
     step.form = Form(arguments.truth("reparameterize", reparameterize))
     step.rows_of = {
-        "observed": chosen_names(observed) or None,
+        "likelihood": chosen_names(likelihood) or None,
         "dim": arguments.text("dim", dim, "a dimension"),
         "initial_point": arguments.initial_point(initial_point),
         "data": data,

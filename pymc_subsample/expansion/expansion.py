@@ -85,7 +85,7 @@ class Expansion:
     n_predictors: int  # Linear predictors of a row, E; 0 where they are not few.
     packer: Packer
     store: RowStore  # The n rows of raw columns.
-    observed: tuple[str, ...] = ()  # Names of the subsampled variables.
+    likelihood: tuple[str, ...] = ()  # Names of the subsampled variables.
     # What of sum hess l* is summed: "full", "sparse" or "diagonal"; see `curvature`.
     curvature: str = "full"
     level: int | None = None  # Column of l* in an anchored row, on the linear-predictor path.

@@ -66,7 +66,7 @@ class Evaluation(Vector):
     discrete: list[str]  # Names of value variables that are integers,
     binary: tuple[str, ...]  # and that are 0 or 1.
     bound: dict[Variable, StoredColumn]  # What takes the place of some of the model's data.
-    observed: tuple[str, ...]  # Names of all subsampled variables together,
+    likelihood: tuple[str, ...]  # Names of all subsampled variables together,
     n_rows: int  # and their rows.
     theta: Variable
     logprior_graph: Variable

@@ -104,7 +104,7 @@ NUMBERS = {
     "negative": -1.5, "infinite": -np.inf, "huge": 10**400, "true": True, "text": "zz",
 }  # fmt: skip
 # Arguments for which one of NUMBERS is fit or is refused when the model is looked at.
-FIT = {("bound", "negative"), ("dim", "text"), ("vars", "text"), ("observed", "text")}
+FIT = {("bound", "negative"), ("dim", "text"), ("vars", "text"), ("likelihood", "text")}
 FIT |= {("blocked", "true"), ("reparameterize", "true"), ("skipna", "true"), ("rng", "huge")}
 CALLABLES = [
     *STEPS, pms.proposals.RandomWalk, pms.proposals.AdaptiveMetropolis, pms.proposals.Langevin,
@@ -148,9 +148,9 @@ def case(function, name, **given):
 
 
 EMPTY_OR_TOO_LARGE = [
-    case(pms.HMCECS, "observed", observed=3),
-    case(pms.HMCECS, "observed", observed=[]),
-    case(pms.HMCECS, "observed", observed=["y", 3]),
+    case(pms.HMCECS, "likelihood", likelihood=3),
+    case(pms.HMCECS, "likelihood", likelihood=[]),
+    case(pms.HMCECS, "likelihood", likelihood=["y", 3]),
     case(pms.HMCECS, "vars", vars=[]),
     case(pms.HMCECS, "vars", vars=["zz"]),
     case(pms.HMCECS, "vars", vars=[np.zeros(2)]),

@@ -25,7 +25,7 @@ def described(doc):
 def test_each_argument_is_shown_and_described(step):
     names = list(inspect.signature(step).parameters)
     assert names[0] == "vars"
-    assert {"model", "observed", "dim", "rng", "compile_kwargs", "blocked"} < set(names)
+    assert {"model", "likelihood", "dim", "rng", "compile_kwargs", "blocked"} < set(names)
     assert described(step.__doc__) == names
     assert list(inspect.signature(step.__init__).parameters) == ["self", *names]
     shown = pydoc.plain(pydoc.render_doc(step))
@@ -108,8 +108,8 @@ def test_constructors_of_rows_have_the_same_options(source, tmp_path):
         ({"transitions_per_draw": 0}, "transitions_per_draw .*positive integer"),
         ({"rng": "junk"}, "rng .*'junk'"),
         ({"rng": -1}, "rng .*-1"),
-        ({"observed": ["z"]}, "observed.*'z'"),
-        ({"observed": "z"}, "observed.*'z'"),
+        ({"likelihood": ["z"]}, "likelihood.*'z'"),
+        ({"likelihood": "z"}, "likelihood.*'z'"),
         ({"dim": "rows"}, "dim='rows'"),
         ({"vars": ["c"]}, r"vars holds 'c'.*\['a', 'b'\]"),
         ({"vars": []}, "vars is empty|No free random variables"),

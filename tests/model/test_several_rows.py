@@ -272,8 +272,10 @@ def test_a_name_in_no_folder_is_refused(rows):
 
 def test_rows_on_disk_are_not_evaluated_in_full(rows):
     views = selected(rows, "events", "censored")
-    with pytest.raises(TallModelError, match=r"'censored' .*not in observed=.*'X_none'.*observed="):
-        pms.HMCECS(model=written(survival, views), data=views, observed=["events"])
+    with pytest.raises(
+        TallModelError, match=r"'censored' .*not in likelihood=.*'X_none'.*likelihood="
+    ):
+        pms.HMCECS(model=written(survival, views), data=views, likelihood=["events"])
 
 
 def test_folders_of_other_rows_are_refused(rows):

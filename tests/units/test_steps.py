@@ -395,7 +395,7 @@ def test_two_groupings_of_few_rows_are_refused_with_their_numbers():
         ({"integrate": 3}, TypeError, "integrate must be"),
         ({"integrate": "tau"}, pms.TallModelError, "'tau' cannot be integrated out: it is a"),
         ({"integrate": "w"}, ValueError, "integrate holds 'w'"),
-        ({"integrate": "z", "observed": "y"}, ValueError, r"integrate=\['z'\] with observed="),
+        ({"integrate": "z", "likelihood": "y"}, ValueError, r"integrate=\['z'\] with likelihood="),
         ({"integrate": "z", "vars": ["mu"]}, ValueError, r"integrate=\['z'\] with vars="),
     ],
 )

@@ -45,7 +45,7 @@ def audit(
     draws: int = 200,  # a choice: passes over all rows; k-hat is judged up to 0.57 then
     var_names: Sequence[str] | str | None = None,
     kind: str = "auto",
-    observed: Sequence[str] | None = None,
+    likelihood: Sequence[str] | None = None,
     dim: str | None = None,
     data: Rows | Sequence[Rows] | None = None,
     workers: Any = None,
@@ -87,7 +87,7 @@ def audit(
     kind : {"auto", "weights", "score"}
         "auto" takes weights where the run recorded its estimate of the log posterior as HMCECS
         does, and was made by that step alone; scores otherwise.
-    observed, dim, data : optional
+    likelihood, dim, data : optional
         Rows to subsample, as given to the step.
     workers : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads the rows, as a step takes it. Default: threads.
@@ -143,7 +143,7 @@ def audit(
     posterior = group(idata, "posterior", _SAID)
     model = arguments.model_in_context(model, f"call {_SAID}")
     arguments.text("dim", dim, "a dimension")
-    chosen = chosen_names(observed) or None
+    chosen = chosen_names(likelihood) or None
     row_terms(model, chosen)
     written, integrated = model, integrated_in(idata, model)
     if integrated:

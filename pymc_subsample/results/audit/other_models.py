@@ -46,9 +46,9 @@ def _refuse_infinite(draws: AuditedDraws, logp: np.ndarray, bambis: str) -> None
         first = thetas[bad[~np.isfinite(prior)][0]]
         cause = (
             f"At {np.sum(~np.isfinite(prior))} they are outside of the support: "
-            f"{impossible(draws.model, tall.unravel(first), tall.observed)}. The sampler does not "
-            "see that constraint (a gradient does not), or another model was sampled: pass that, "
-            "or use a step that accepts or rejects, such as pms.MinibatchBarkerMH."
+            f"{impossible(draws.model, tall.unravel(first), tall.likelihood)}. The sampler does "
+            "not see that constraint (a gradient does not), or another model was sampled: pass "
+            "that, or use a step that accepts or rejects, such as pms.MinibatchBarkerMH."
         )
     raise ValueError(
         f"{_SAID}: the log posterior of all {of} is not finite at {len(bad)} of {len(logp)} draws. "

@@ -222,7 +222,7 @@ def loo(
     )
     known = approximate(expansion, phis, leaving)
     what = "rows" if leaving is None else "groups"
-    labelled = labels(model, tall.observed[0], groups, leaving)
+    labelled = labels(model, tall.likelihood[0], groups, leaving)
     return _estimated(left, known, wanted, generator, what, *labelled)
 
 

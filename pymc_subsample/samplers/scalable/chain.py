@@ -76,7 +76,7 @@ def _expand(step: "ScalableMH", tall: TallModel) -> Expansion:
 def _refuse_no_predictors(expansion: Expansion) -> None:
     if not expansion.n_predictors:
         raise TallModelError(
-            f"ScalableMH needs rows of {', '.join(map(repr, expansion.observed))} that see the "
+            f"ScalableMH needs rows of {', '.join(map(repr, expansion.likelihood))} that see the "
             "parameters by at most ten linear predictors each; this model has not. Use HMCECS."
         )
 
@@ -157,7 +157,7 @@ def _transitions(
 def _refuse_row(step: "ScalableMH", row: int):
     given = "" if isinstance(step.bound, str) else f" with bound={step.bound:g}"
     raise RuntimeError(
-        f"ScalableMH: row {row:,} of {', '.join(map(repr, step.observed))} exceeds its bound"
+        f"ScalableMH: row {row:,} of {', '.join(map(repr, step.likelihood))} exceeds its bound"
         f"{given}, so that the draws would not be from the posterior. "
         + (
             "Give a larger bound."

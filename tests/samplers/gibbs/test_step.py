@@ -526,7 +526,7 @@ def mixed():
         ({"blocked": False}, ValueError, "blocked"),
         ({"compile_kwargs": {"mode": "JAX"}}, ValueError, "compile_kwargs"),
         ({"rng": "seed"}, TypeError, "rng"),
-        ({"observed": ["z"]}, TallModelError, "observed.*'z'"),
+        ({"likelihood": ["z"]}, TallModelError, "likelihood.*'z'"),
     ],
 )
 def test_arguments_are_checked(arguments, error, pattern):

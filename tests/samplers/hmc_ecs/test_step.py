@@ -650,8 +650,8 @@ def test_good_arguments_are_accepted(model):
         {"rng": np.random.default_rng(1)},
         {"subsample_size": np.int64(40), "n_blocks": np.int64(8)},
         {"vars": model["a"]},
-        {"observed": "y"},
-        {"observed": [model["y"]]},
+        {"likelihood": "y"},
+        {"likelihood": [model["y"]]},
         {"initial_point": {"a": 0.2}},
     ):
         pms.HMCECS(model=model, **kwargs)
