@@ -138,7 +138,7 @@ class ChainStep(BlockedStep, metaclass=_Class):
     own: np.ndarray | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Refuse what PyMC's own constructor looks at first: model, variables and blocks."""
+        """Refuse what PyMC's own constructor looks at first: model and variables."""
         given = [*args, kwargs.get("vars")][0]
         if isinstance(given, pm.Model):
             raise TypeError(f"vars is a pymc.Model: give it by name, {cls.__name__}(model=...).")
@@ -148,8 +148,8 @@ class ChainStep(BlockedStep, metaclass=_Class):
         else:  # which PyMC would take for a variable
             args = args[1:]
             kwargs.pop("vars", None)
-        arguments.blocked(kwargs.get("blocked", True), cls.__name__)
-        for name in ("workers", "reference"):  # PyMC pickles all that is left with the step
+        # PyMC pickles all that is left with the step, and makes a step of each variable of itself.
+        for name in ("workers", "reference", "blocked"):
             kwargs.pop(name, None)
         return super().__new__(cls, *args, **kwargs)
 
@@ -181,6 +181,15 @@ class ChainStep(BlockedStep, metaclass=_Class):
     @vars.setter
     def vars(self, chosen: list[Variable]) -> None:
         self._vars = chosen
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        try:
+            rvs = {v.name: rv.name for v, rv in self.sampled_model.values_to_rvs.items()}
+            of, chose = ", ".join(rvs[v] for v in self.names), self.sampler.described(self)
+            return f"<{name} of {of}: {integrating.sampled(self)}{chose and '; '}{chose}>"
+        except AttributeError:
+            return f"<{name}, which is not set up>"
 
     @property
     def names(self) -> list[str]:

@@ -38,8 +38,6 @@ class StepArguments(TypedDict, total=False):
     data: Rows | Sequence[Rows] | None
     workers: Any
     rng: Any
-    compile_kwargs: dict | None
-    blocked: bool
 
 
 class SharedContinuous(StepArguments, total=False):
@@ -72,8 +70,6 @@ def read_arguments(
     workers: Any = None,
     rng: int | np.random.Generator | None = None,
     initial_point: PointType | None = None,
-    compile_kwargs: dict | None = None,
-    blocked: bool = True,
 ) -> None:
     """Read the arguments of a step, and integrate local variables of its model out.
 
@@ -124,11 +120,6 @@ def read_arguments(
     initial_point : dict, optional
         Values of value variables where the search for the reference starts. Default: the model's
         initial point.
-    compile_kwargs : dict, optional
-        Not used by this step, which always compiles with numba: anything but
-        ``{"mode": "NUMBA"}`` raises.
-    blocked : bool, default True
-        Must be true: the variables are sampled jointly.
 
     Raises
     ------
@@ -145,7 +136,6 @@ def read_arguments(
     of_run = isinstance(reference, xr.DataTree) or hasattr(reference, "reference_values")
     if not of_run:
         variables.given_reference(reference)
-    arguments.only_numba(compile_kwargs)
     step.workers = arguments.workers(workers)
     step.rng = arguments.generator(rng)
     step.row_rng = step.rng.spawn(1)[0]

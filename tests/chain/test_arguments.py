@@ -105,7 +105,7 @@ NUMBERS = {
 }  # fmt: skip
 # Arguments for which one of NUMBERS is fit or is refused when the model is looked at.
 FIT = {("bound", "negative"), ("dim", "text"), ("vars", "text"), ("likelihood", "text")}
-FIT |= {("blocked", "true"), ("reparameterize", "true"), ("skipna", "true"), ("rng", "huge")}
+FIT |= {("reparameterize", "true"), ("skipna", "true"), ("rng", "huge")}
 CALLABLES = [
     *STEPS, pms.proposals.RandomWalk, pms.proposals.AdaptiveMetropolis, pms.proposals.Langevin,
     pms.sgmcmc.PolynomialDecay, pms.sgmcmc.Cyclical, pms.advise, pms.audit, barker_correction,
@@ -155,9 +155,6 @@ EMPTY_OR_TOO_LARGE = [
     case(pms.HMCECS, "vars", vars=["zz"]),
     case(pms.HMCECS, "vars", vars=[np.zeros(2)]),
     case(pms.HMCECS, "model", model="m"),
-    case(pms.HMCECS, "blocked", blocked="no"),
-    case(pms.HMCECS, "blocked", blocked=1),
-    case(pms.HMCECS, "compile_kwargs", compile_kwargs=3),
     case(pms.HMCECS, "initial_point", initial_point=[0]),
     case(pms.HMCECS, r"initial_point\['a'\]", initial_point={"a": "x"}),
     case(pms.HMCECS, r"initial_point\['a'\]", initial_point={"a": np.nan}),

@@ -179,8 +179,6 @@ class AusterityGibbs(ChainStep):
         Sweeps over all variables per recorded draw, all within one compiled call.
     rng : int or Generator, optional
         Random numbers outside `pm.sample`; a chain's own come from ``pm.sample(random_seed=...)``.
-    blocked : bool, default True
-        Must be true: one step sweeps over all the variables.
 
     Attributes
     ----------
@@ -188,7 +186,7 @@ class AusterityGibbs(ChainStep):
         Rows (factors) in all.
     n_touching : ndarray of int
         Rows that touch each variable, in the order of the model.
-    observed : tuple of str
+    likelihood : tuple of str
         Names of the subsampled variables.
 
     Raises

@@ -46,6 +46,9 @@ HMCECS = Sampler(
         "divergences": int,
     },
     shown=("divergences", "step_size", "data_share"),
+    chosen=(
+        "estimator", "kernel", "control_variate_order", "subsample_size", "n_blocks", "rows_read",
+    ),
     advised=Advised(
         place=0, unasked=True, foreseen=_foreseen, effective_time=_effective_time
     ),

@@ -52,6 +52,7 @@ SCALABLE_MH = Sampler(
     ),
     others={"n_steps": np.int64, "diverging": bool, "divergences": int},
     shown=("divergences", "rows_accepted", "rows_read"),
+    chosen=("acceptance", "proposal", "control_variate_order", "predicted_acceptance"),
     # Set-up in trials: 1 to 5 times that of HMCECS, twice usually; up to 50 in a crowd.
     advised=Advised(
         place=1, unasked=True, exact=True, reads_for="draw", dearer=(2.0, 50.0), unworthy=_unworthy,
