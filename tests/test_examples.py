@@ -62,7 +62,7 @@ def test_flights(tmp_path, capsys):
 
     printed = capsys.readouterr().out
     assert "carrier_sd" in printed
-    assert "Rows used per draw" in printed
+    assert "Rows read at a time" in printed
 
 
 @pytest.mark.costly(cases=0)
@@ -76,15 +76,15 @@ def test_flights_bambi(capsys):
     assert all(np.isfinite(values).all() for values in posterior.data_vars.values())
     printed = capsys.readouterr().out
     assert "wind" in printed
-    assert "HMCECS of 5,000 rows" in printed
+    assert " of 5,000 rows, 2 chains of 50 draws" in printed
 
 
 def test_the_bambi_example_leaves_all_to_bambi():
-    """Priors, centred predictors and what is kept: the step is all that is its own."""
+    """Priors, centred predictors and what is kept: the block is all that is its own."""
     calls = {node.func.attr: node.keywords for node in ast.walk(ast.parse(BAMBI.read_text()))
              if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}  # fmt: skip
     assert {k.arg for k in calls["Model"]} == {"family"}
-    assert {k.arg for k in calls["fit"]} == {"draws", "tune", "chains", "random_seed", "step"}
+    assert {k.arg for k in calls["fit"]} == {"draws", "tune", "chains", "random_seed"}
 
 
 @pytest.mark.costly

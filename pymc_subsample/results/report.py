@@ -86,7 +86,7 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
         raise ValueError(
             f"{_SAID}: sample_stats holds no checks of this package's step methods ({FAILED!r} and "
             f"{PREFIX + '*'!r}), only {sorted(map(str, stats.data_vars))}. Pass what "
-            "pm.sample(step=pms.HMCECS()) or another of them returned."
+            "pm.sample(step=pms.auto()) or another step of this package returned."
         )
     findings = [found for found in _recorded(stats, families) if found.name != SIGN.name]
     signs = None
