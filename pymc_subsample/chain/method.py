@@ -139,6 +139,18 @@ def named_alike(declared: Statistics, infos: dict[str, np.ndarray]) -> dict[str,
     }
 
 
+def as_nuts_says(step: Any, tree_depth: np.ndarray) -> dict[str, Any]:
+    """Return statistics of trajectories under the names that PyMC's NUTS has for them.
+
+    A draw has reached the largest depth if all of its trajectories doubled as often as they may;
+    trajectories of fixed length have a depth of zero.
+    """
+    return {
+        "step_size_bar": float(step.tuning.step.current(tune=False)),
+        "reached_max_treedepth": (tree_depth >= step.max_treedepth) & (not step.tune),
+    }
+
+
 def divergences(step: Any, diverging: np.ndarray) -> Any:
     """Return how many draws had diverged by each of the next ones, none of them in tuning."""
     return 0 if step.tune else step.record.divergences + np.cumsum(diverging > 0)

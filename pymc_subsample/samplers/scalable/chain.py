@@ -15,7 +15,7 @@ from pymc_subsample.bounds.thinning import (
     most_effective_moves,
 )
 from pymc_subsample.chain import points
-from pymc_subsample.chain.method import Method, ReferredState, divergences, of_order
+from pymc_subsample.chain.method import Method, ReferredState, as_nuts_says, divergences, of_order
 from pymc_subsample.chain.moves import given_factor, given_scale
 from pymc_subsample.chain.proposals import RandomWalk
 from pymc_subsample.chain.tuning import Tuning, TuningState, extent, settled
@@ -170,7 +170,10 @@ def _refuse_row(step: "ScalableMH", row: int):
 def _statistics(step: "ScalableMH", infos: dict[str, np.ndarray]) -> dict[str, Any]:
     exact = 2 * len(step.deciding.exact) * infos["n_steps"].astype(int)
     read, decisions = infos["rows_drawn"] + infos["rows_passed"], infos["decisions"]
-    return {
+    named = as_nuts_says(step, infos["tree_depth"])
+    if (given := given_scale(step.proposal)) is not None:
+        named["step_size_bar"] = given
+    return named | {
         "divergences": divergences(step, infos["diverging"]),
         "rows_accepted": np.where(decisions > 0, infos["rows_accepted"], np.nan),
         "rows_read": read,
