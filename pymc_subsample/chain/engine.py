@@ -36,7 +36,6 @@ from pymc_subsample.chain.sampler import Sampler, Statistics
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.chain.shared_arguments import SharedContinuous, complete, read_arguments
 from pymc_subsample.chain.tuning import ProposalTuning, Tuning
-from pymc_subsample.diagnostics.checks import Rule
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.modes import ModeSearch
 from pymc_subsample.expansion.reference import Reference, no_sums
@@ -81,7 +80,6 @@ class ChainStep(BlockedStep, metaclass=_Class):
     sampler: ClassVar[Sampler]
     method: ClassVar[Method]
     stats_dtypes_shapes: ClassVar[Statistics]  # For PyMC, from the record.
-    rules: ClassVar[Sequence[Rule]]
 
     # Of its arguments, by `read_arguments`: processor time when they were, who reads all rows, the
     # reference as it was given or that of an earlier run, and what names the rows of the model.
@@ -164,7 +162,7 @@ class ChainStep(BlockedStep, metaclass=_Class):
         the class's own.
         """
         super().__init_subclass__(**kwargs)
-        cls.rules, cls.stats_dtypes_shapes = cls.sampler.rules, cls.sampler.statistics
+        cls.stats_dtypes_shapes = cls.sampler.statistics
         cls._state_class = cls.method.state
         complete(cls, shares)
         copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))

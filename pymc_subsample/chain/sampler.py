@@ -11,7 +11,6 @@ from pymc.stats.convergence import SamplerWarning
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Rule
 
 # Statistic of every draw: the number of the sampler that made it, since a run keeps nothing else
@@ -138,5 +137,4 @@ class Sampler:
         return {name: (np.float64, []) for name in self.numbers} | {
             **{name: (kind, []) for name, kind in self.others.items()},
             **_SHARED,
-            **checks.statistics(self.rules),
         }

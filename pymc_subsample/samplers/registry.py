@@ -38,12 +38,12 @@ def families() -> dict[str, tuple[Rule, ...]]:
     return {sampler.family: sampler.rules for sampler in SAMPLERS.values()}
 
 
-def samplers_of(stats: xr.Dataset) -> str:
-    """Name the samplers that made a run; empty where it does not say, as earlier runs do not."""
+def samplers_of(stats: xr.Dataset) -> list[str]:
+    """Name the samplers that made a run, but for those that have no number."""
     if STATISTIC not in stats:
-        return ""
+        return []
     numbers = np.unique(stats[STATISTIC].values[np.isfinite(stats[STATISTIC].values)]).astype(int)
-    return " with ".join(BY_NUMBER[k] for k in numbers if k in BY_NUMBER)
+    return [BY_NUMBER[k] for k in numbers if k in BY_NUMBER]
 
 
 def step_of(name: str) -> "type[ChainStep]":

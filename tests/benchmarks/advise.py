@@ -144,7 +144,7 @@ def our_run(model, kind, draws):
     # The checks belong to the last draw.
     drawing, checking = times[-2] - times[TUNE - 1], times[-1] - times[-2]
     rate = smallest_ess(columns(idata, model)) / drawing
-    passed = int(idata["sample_stats"]["failed_checks"].values[0, -1]) == 0
+    passed = not np.any(idata["checks"]["failed"] > 0)
     return rate, times[TUNE - 1] - start + checking + WANTED / rate, passed
 
 

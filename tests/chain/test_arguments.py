@@ -16,7 +16,6 @@ from steps_of_all_kinds import STEPS
 
 import pymc_subsample as pms
 from pymc_subsample.chain import arguments, guards
-from pymc_subsample.diagnostics.checks import FAILED
 from pymc_subsample.expansion.curvature import rounded
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.samplers.gradients.schedules import as_schedule
@@ -54,7 +53,7 @@ def result(values, sign=None, **statistics):
     stats = {
         "n_evaluations": np.full(shape, 100), "data_share": np.full(shape, 0.5),
         "subsample_size": np.full(shape, 30), "batch_size": np.full(shape, 30.0),
-        "sign": np.ones(shape) if sign is None else sign, FAILED: np.full(shape, -1.0),
+        "sign": np.ones(shape) if sign is None else sign, "sampler": np.full(shape, 1),
     } | statistics  # fmt: skip
     coords = {d: np.arange(n) for d, n in zip(dims, shape, strict=True)}
     return xr.DataTree.from_dict(

@@ -25,7 +25,6 @@ def test_a_step_is_one_chain_that_runs_a_sampler(step):
     assert ChainStep.__bases__ == (BlockedStep,)
     assert step_of(step.sampler.name) is step
     assert eval(step.sampler.called, {"pms": pms}) is step
-    assert step.rules is step.sampler.rules
     assert step.stats_dtypes_shapes == step.sampler.statistics
 
 
@@ -66,7 +65,7 @@ def test_samplers_of_a_family_record_the_same_rules():
         ({"number": -1}, "name and number must be those of a class, got -1"),
         ({"rules": ()}, "at least one Rule"),
         ({"rules": ("noise",)}, r"at least one Rule, got \['noise'\]"),
-        ({"rules": 2 * pms.HMCECS.rules[:1]}, r"\['tune'\] are there twice"),
+        ({"rules": 2 * pms.HMCECS.sampler.rules[:1]}, r"\['tune'\] are there twice"),
         ({"numbers": ("step_size",)}, r"no statistic: \['acceptance_rate', 'data_share'"),
         ({"shown": ("energy",)}, r"no column for \['energy'\]"),
     ],

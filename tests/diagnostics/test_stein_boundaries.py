@@ -280,9 +280,9 @@ def test_trajectories_that_cross_an_edge_are_rejections(kernel, constrained):
         step = pms.HMCECS(kernel=kernel)
         idata = pm.sample(1000, tune=500, chains=2, step=step, random_seed=1, **QUIET)
     assert step.record.crossings > 100
-    stats = idata.sample_stats
-    assert stats["diverging"].sum() == stats["check_divergences"][:, -1].sum() == 0
-    assert np.all(stats["failed_checks"][:, -1] == 0)
+    found = idata.checks.sel(check="divergences")["value"]
+    assert idata.sample_stats["diverging"].sum() == found.sum() == 0
+    assert not np.any(idata.checks["failed"] > 0)
     draws = idata.posterior["b"].values.reshape(-1, 2)
     # Effective draws are a tenth of 2,000: five standard errors of a mean and of an sd.
     np.testing.assert_allclose(draws.mean(0), exact.mean(0), atol=5 * exact.std() / 200**0.5)
@@ -311,7 +311,7 @@ def test_an_edge_hides_no_divergences(caplog):
         idata = pm.sample(1000, tune=1000, chains=2, step=step, random_seed=1, **QUIET)
     assert step.record.crossings > 50
     assert "of 1000 draws diverged" in caplog.text
-    assert idata.sample_stats["check_divergences"][:, -1].max() > 1
+    assert idata.checks.sel(check="divergences")["value"].max() > 1
     assert pms.report(idata).status == "fail"
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from pymc_subsample.diagnostics.reading_draws import (
     why_not_weights,
 )
 from pymc_subsample.diagnostics.scores import log_posteriors
+from pymc_subsample.diagnostics.verdicts import in_result
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.binding import require_rows
@@ -182,7 +184,8 @@ def audit(
     if kind == "weights":
         stats = idata["sample_stats"].to_dataset().transpose("chain", "draw", ...)
         found, log_weights = audited_draws.of_weights(audited, stats, logp)
-        other = other_models.of_other_estimates(stats, log_weights)
+        ends = chain(*in_result(idata).values())
+        other = other_models.of_other_estimates(stats, ends, log_weights)
     else:
         found = audited_draws.of_scores(audited, names, logp, score, every, generator)
     passes = len(logp) + found.asked

@@ -18,15 +18,14 @@ from scipy.stats import binom, t
 
 import pymc_subsample as pms
 from pymc_subsample import sgmcmc
-from pymc_subsample.diagnostics.checks import recall
 from pymc_subsample.diagnostics.record import StepRecord
+from pymc_subsample.diagnostics.verdicts import in_result
 from pymc_subsample.expansion import Expansion, expand
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.gradients import checks as stochastic
 from pymc_subsample.samplers.gradients import clusters
 from pymc_subsample.samplers.gradients import draw_gradients as pilots
 from pymc_subsample.samplers.gradients.chain_moments import from_start
-from pymc_subsample.samplers.gradients.checks import RULES
 from pymc_subsample.samplers.gradients.stationary import rescaled
 from pymc_subsample.samplers.gradients.step_size import posterior_precision
 
@@ -64,12 +63,7 @@ sample = partial(chains.sample, tune=100)
 
 def verdicts(result):
     """Names of the checks that failed, of all chains."""
-    last = result.sample_stats.dataset.isel(draw=-1)
-    failed = set()
-    for at in range(last.sizes["chain"]):
-        found = recall(RULES, {str(n): x.values[at] for n, x in last.items() if n != "warning"})
-        failed |= {rule.name for rule, _, passed in found if not passed}
-    return failed
+    return {name for ends in in_result(result).values() for end in ends for name in end.failed}
 
 
 # Right answers
@@ -319,12 +313,12 @@ def test_many_parameters_are_not_measured_and_that_is_said(caplog):
 
 def test_a_step_size_of_zero_does_not_move(model, caplog):
     caplog.set_level(logging.WARNING, "pymc")
-    sample_stats = pm.sample(
+    idata = pm.sample(
         100, tune=10, chains=1, cores=1, random_seed=1, step=sgmcmc.SGLD(model=model, step_size=0),
         model=model, progressbar=False, compute_convergence_checks=False,
-    ).sample_stats  # fmt: skip
+    )  # fmt: skip
     assert "step_size=0: the chain does not move" in caplog.text
-    assert np.isinf(sample_stats["check_step_error"].values[0, -1])
+    assert np.isinf(idata.checks.sel(check="step_error")["value"].item())
 
 
 def test_unstable_step_sizes_are_told_before_sampling(model, caplog):
@@ -530,7 +524,7 @@ def test_held_noise_counts_as_often_as_it_is_held(case):
     result = sample(step, case.model, 4000)
     draws = result.posterior["a"].values
     stretch = draws.std() / sd - 1
-    predicted = float(result.sample_stats["check_noise_error"].values[:, -1].mean())
+    predicted = float(result.checks.sel(check="noise_error")["value"].mean())
     assert 0.05 < predicted < 0.12
     assert abs(stretch - predicted) < 0.05
     assert "noise_error" in verdicts(result)
@@ -651,9 +645,7 @@ def test_statistics_describe_the_steps(model, name):
         momenta = name not in ("SGLD", "PSGLD", "SVRGLD", "overdamped")
         assert np.isfinite(stat["kinetic_temperature"]) == momenta
         assert stat["temperature"] == 1.0
-    judged = [s["failed_checks"] for s in stats]
-    assert judged[:-1] == [-1] * 15
-    assert judged[-1] >= 0
+    assert {"step_error", "temperature"} <= set(chains.verdict(stats).values)
 
 
 @pytest.mark.costly(cases=0)
@@ -707,9 +699,10 @@ def test_steps_of_no_size_and_of_any_are_reported(model, name, size):
     step = MAKE[name](model=model, step_size=size)
     with np.errstate(all="ignore"):  # NumPy's own averages of such draws
         _, stats = chain(step, model.initial_point(), tune=2, draws=25)
-    assert stats[-1]["failed_checks"] > 0
-    assert (stats[-1]["check_diverged"] > 1) == (size > 0)
-    assert not stats[-1]["check_step_error"] <= 0.05
+    end = chains.verdict(stats)
+    assert end.failed
+    assert (end.values["diverged"] > 1) == (size > 0)
+    assert not end.values["step_error"] <= 0.05
 
 
 @pytest.mark.costly(cases=0)

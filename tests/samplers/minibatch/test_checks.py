@@ -11,6 +11,7 @@ from steps_of_all_kinds import TESTS
 
 import pymc_subsample as pms
 from pymc_subsample.compiled.functions import Compiled
+from pymc_subsample.diagnostics.verdicts import in_result
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.minibatch.confidence import given_bound, local_bounds
@@ -284,8 +285,8 @@ def said(caplog, step, model, draws=150, tune=300, **kwargs):
     caplog.clear()
     with caplog.at_level(logging.WARNING, "pymc"):
         result = sample(step, model, draws, tune, **kwargs)
-    failed = int(result.sample_stats["failed_checks"].values[0, -1])
-    names = {rule.name for k, rule in enumerate(step.rules) if failed >> k & 1}
+    [[end]] = in_result(result).values()
+    names = set(end.failed)
     return " ".join(r.getMessage() for r in caplog.records), names
 
 
