@@ -81,11 +81,12 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
         for name, rules in all_families().items()
         if name in kinds
     }
-    if not families:
+    if not kinds or kinds - families.keys():
+        others = f" of {' and '.join(made_by)}" if made_by else ""
         raise ValueError(
-            f"{_SAID}: idata holds no checks of this package's step methods (a group {GROUP!r}), "
-            f"only {list(idata.children)}. Pass what pm.sample(step=pms.auto()) or another step of "
-            "this package returned."
+            f"{_SAID}: idata holds no checks of this package's step methods, only the groups "
+            f"{list(idata.children)}{others}. Pass what pm.sample(step=pms.auto()) or another step "
+            "of this package returned."
         )
     findings = [found for found in _recorded(stats, ends, families) if found.name != SIGN.name]
     signs = None
@@ -122,10 +123,10 @@ def _recorded(
         findings.append(
             Finding(
                 "not_judged", "chains without checks", "warn", float(len(lost)), 0.0, False,
-                f"Chain {', '.join(map(str, lost))}: interrupted, or joined of runs without their "
-                f"group {GROUP!r}, so that no verdict is on all of its draws. Here it is judged by "
-                "them as far as they tell, which leaves out what is read from all rows. Run it to "
-                "its end, join that group too, or give an audit.",
+                f"Chain {', '.join(map(str, lost))}: interrupted, or joined from runs without "
+                f"their group {GROUP!r}, so that no verdict is on all of its draws. Here it is "
+                "judged by them as far as they tell, which leaves out what is read from all rows. "
+                "Run it to its end, join that group too, or give an audit.",
             )
         )  # fmt: skip
     for name, rules in families.items():

@@ -228,7 +228,7 @@ def test_runs_put_together_without_what_was_found_of_one_are_not_judged(healthy)
     twice["checks"] = healthy["checks"].to_dataset()
     found = pms.report(xr.DataTree.from_dict(twice))
     assert statuses(found)["not_judged"] == "warn"
-    assert "joined of runs without their group 'checks'" in str(found)
+    assert "joined from runs without their group 'checks'" in str(found)
 
 
 def test_draws_that_are_thinned_or_cut_keep_their_verdict(healthy):
@@ -659,6 +659,10 @@ def test_what_cannot_be_reported_is_refused(healthy):
         ValueError, match=r"no checks of this package's step methods.*'sample_stats'"
     ):
         pms.report(other)
+    own = healthy.copy(deep=True)  # by rules of a sampler that nobody knows
+    own["checks"] = own["checks"].to_dataset().assign(family=(("chain", "step"), [["Own"]] * 2))
+    with pytest.raises(ValueError, match=r"no checks of this package's step methods.* of HMCECS"):
+        pms.report(own)
     with pytest.raises(ValueError, match="no group 'sample_stats'"):
         pms.report(xr.DataTree.from_dict({"posterior": data}))
     with pytest.raises(TypeError, match="got list"):
