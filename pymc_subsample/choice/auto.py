@@ -19,7 +19,7 @@ from pymc_subsample.chain.nuts_cost import (
     FEW_GRADIENTS,
     seconds_per_draw,
 )
-from pymc_subsample.chain.nuts_instead import beside_all_rows, nuts
+from pymc_subsample.chain.nuts_instead import as_written, beside_all_rows, nuts
 from pymc_subsample.chain.nuts_trial import Gradients, projection_of
 from pymc_subsample.chain.progress import announced, doing
 from pymc_subsample.chain.shared_arguments import SharedContinuous, read_arguments, shares
@@ -247,12 +247,13 @@ def _less(step: ChainStep, start: float) -> str:
     with doing(f"comparing it with {name}"):
         per_draw, steps = seconds_per_draw(step, 0)
         ours, full = spent + 2 * DRAWS * per_draw, projection_of(step)
+        took = f". {DRAWS:,} draws take about {amount(ours)} s in all"
+        if step.units is not None and (written := as_written(step, ours)) < ours:
+            own = f"{' and '.join(step.units.names)} sampled too"
+            return f"{took}, and with {nuts()[1]}, {own}, about {amount(written)} s"
         if COMPILE_SECONDS + 2 * DRAWS * FEW_GRADIENTS * full.per_gradient > 2 * ours:
             return ""
         found = full.projected(_TRIED_SECONDS, Gradients(steps, steps))
     if found.bound or found.seconds() >= ours:
         return ""
-    return (
-        f". {DRAWS:,} draws take about {amount(ours)} s in all, and with {code}, on all "
-        f"{each(step)}, about {amount(found.seconds())} s"
-    )
+    return f"{took}, and with {code}, on all {each(step)}, about {amount(found.seconds())} s"
