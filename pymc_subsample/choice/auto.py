@@ -23,7 +23,7 @@ from pymc_subsample.chain.nuts_instead import as_written, beside_all_rows, nuts
 from pymc_subsample.chain.nuts_trial import Gradients, projection_of
 from pymc_subsample.chain.progress import announced, doing
 from pymc_subsample.chain.shared_arguments import SharedContinuous, read_arguments, shares
-from pymc_subsample.chain.sharing import Shared
+from pymc_subsample.chain.sharing import Shared, ready, undecided
 from pymc_subsample.choice.few_rows import few_rows
 from pymc_subsample.diagnostics.checks import amount
 from pymc_subsample.model import TallModelError
@@ -173,6 +173,7 @@ def subsampling_step(
             _say_nuts(f"HMCECS would save nothing{beside.said}")
             return None
         choice = chosen(first, given, unsaid)
+        ready(choice.step)
         kind = type(choice.step).__name__
         instead = _less(choice.step, start)
         if instead and few:
@@ -228,7 +229,7 @@ def _chosen(**given: Any) -> dict[str, Any]:
 
 
 def _quietly[Step: ChainStep](kind: type[Step], given: Mapping[str, Any]) -> tuple[Step, Unsaid]:
-    with held_back() as unsaid:
+    with held_back() as unsaid, undecided():
         step = kind(**given)
     return step, unsaid
 

@@ -445,3 +445,17 @@ def test_moments_are_compared():
     draws = np.random.default_rng(1).normal(0.3, 1, size=(2, 4000))
     with pytest.raises(AssertionError):
         assert_moments(draws, 0.0, 1.0)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize(("ratio", "taken"), [(0.0, "ScalableMH"), (10.0, "HMCECS")])
+def test_transitions_are_compiled_of_the_step_that_is_taken(ratio, taken, monkeypatch):
+    compiled = []
+    for kind in (pms.HMCECS, pms.ScalableMH):
+        record = replace(kind.method, compile=lambda step: compiled.append(type(step).__name__))
+        monkeypatch.setattr(kind, "method", record)
+    monkeypatch.setattr(choosing, "time_of_exact_draws", lambda *_: ratio)
+    pms.auto(model=regression(n=2_000))
+    assert compiled == [taken]
+    pms.HMCECS(model=regression(n=2_000))
+    assert compiled == [taken, "HMCECS"]
