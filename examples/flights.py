@@ -88,11 +88,11 @@ def build_model(data):
 def print_cost(idata, n_rows, seconds):
     """Print what the draws cost, and what HMC on all rows would have spent on as many steps."""
     stats = idata["sample_stats"]
-    rows_used = float(stats["subsample_size"].mean())
+    share = float(stats["data_share"].mean())
     evaluations = float(stats["n_evaluations"].mean())
     # A gradient counts as one evaluation more than the log-likelihood it comes with.
     full_evaluations = 2 * n_rows * float(stats["n_steps"].mean())
-    print(f"Rows used per draw: {rows_used:,.0f} of {n_rows:,} ({rows_used / n_rows:.2%})")
+    print(f"Rows read at a time: {share * n_rows:,.0f} of {n_rows:,} ({share:.2%})")
     print(f"Row evaluations per draw: {evaluations:,.0f}")
     print(f"HMC on all rows, with as many steps: {full_evaluations:,.0f}")
     print(f"Wall time, set-up and compilation included: {seconds:.0f} s")
@@ -133,7 +133,7 @@ def main(argv=None):
             tune=options.tune,
             chains=options.chains,
             random_seed=options.seed,
-            step=pms.HMCECS(),
+            step=pms.auto(),
         )
     seconds = time.perf_counter() - start
 

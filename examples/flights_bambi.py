@@ -1,4 +1,4 @@
-"""The flights again, as a formula: Bambi writes the PyMC model, HMCECS samples it.
+"""The flights again, as a formula: Bambi writes the PyMC model, a few rows at a time sample it.
 
 pip install '.[bambi]'
 python examples/flights_bambi.py
@@ -46,14 +46,13 @@ def main(argv=None):
         load_frame(options.rows),
         family="bernoulli",
     )
-    model.build()
-    idata = model.fit(
-        draws=options.draws,
-        tune=options.tune,
-        chains=options.chains,
-        random_seed=options.seed,
-        step=pms.HMCECS(model=model.backend.model),
-    )
+    with pms.subsampling():
+        idata = model.fit(
+            draws=options.draws,
+            tune=options.tune,
+            chains=options.chains,
+            random_seed=options.seed,
+        )
 
     import arviz as az
 

@@ -1,8 +1,7 @@
 """What is public, and where it is: `__init__.py` reads this, as type checkers do."""
 
-from pymc_subsample.chain.proposals import AdaptiveMetropolis as AdaptiveMetropolis
-from pymc_subsample.chain.proposals import Langevin as Langevin
-from pymc_subsample.chain.proposals import RandomWalk as RandomWalk
+from pymc_subsample import proposals as proposals
+from pymc_subsample import sgmcmc as sgmcmc
 from pymc_subsample.choice.auto import auto as auto
 from pymc_subsample.choice.block import subsampling as subsampling
 from pymc_subsample.model import TallModelError as TallModelError
@@ -28,22 +27,10 @@ from pymc_subsample.results.report import report as report
 from pymc_subsample.rows.on_disk import Rows as Rows
 from pymc_subsample.samplers.firefly.step import FireflyMC as FireflyMC
 from pymc_subsample.samplers.gibbs.step import AusterityGibbs as AusterityGibbs
-from pymc_subsample.samplers.gradients.presets import EWSG as EWSG
-from pymc_subsample.samplers.gradients.presets import PSGLD as PSGLD
-from pymc_subsample.samplers.gradients.presets import SGHMC as SGHMC
-from pymc_subsample.samplers.gradients.presets import SGLD as SGLD
-from pymc_subsample.samplers.gradients.presets import SGNHT as SGNHT
-from pymc_subsample.samplers.gradients.presets import SVRGLD as SVRGLD
-from pymc_subsample.samplers.gradients.presets import ClusteredSGHMC as ClusteredSGHMC
-from pymc_subsample.samplers.gradients.schedules import Cyclical as Cyclical
-from pymc_subsample.samplers.gradients.schedules import PolynomialDecay as PolynomialDecay
-from pymc_subsample.samplers.gradients.step import SGMCMC as SGMCMC
 from pymc_subsample.samplers.hmc_ecs.step import HMCECS as HMCECS
 from pymc_subsample.samplers.minibatch.austerity import AusterityMH as AusterityMH
 from pymc_subsample.samplers.minibatch.barker import MinibatchBarkerMH as MinibatchBarkerMH
 from pymc_subsample.samplers.minibatch.confidence import ConfidenceMH as ConfidenceMH
-from pymc_subsample.samplers.minibatch.correction import BarkerCorrection as BarkerCorrection
-from pymc_subsample.samplers.minibatch.correction import barker_correction as barker_correction
 from pymc_subsample.samplers.scalable.step import ScalableMH as ScalableMH
 from pymc_subsample.units.effects import effects as effects
 from pymc_subsample.units.marginal import marginalize as marginalize

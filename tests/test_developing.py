@@ -2,7 +2,9 @@
 
 import ast
 import importlib
+import inspect
 import pickle
+import pydoc
 import re
 import sys
 import tomllib
@@ -106,9 +108,26 @@ def test_rooms_import_from_those_above():
 
 def test_the_api_page_lists_what_is_public():
     page = (ROOT / "docs" / "api" / "index.md").read_text()
-    assert sorted(re.findall(r"^   (\w+)$", page, re.MULTILINE)) == sorted(pms.__all__)
-    assert all(getattr(pms, name).__name__ == name for name in pms.__all__)
-    assert set(pms.__all__) <= set(dir(pms))
+    listed, home = defaultdict(list), ""
+    for module, name in re.findall(r"^\.\. currentmodule:: (\S+)$|^   (\w+)$", page, re.MULTILINE):
+        home = module or home
+        listed[home] += [name] * bool(name)
+    modules = [name for name in pms.__all__ if inspect.ismodule(getattr(pms, name))]
+    assert listed.pop("pymc_subsample.samplers.minibatch.correction")
+    assert sorted(listed.pop("pymc_subsample") + modules) == sorted(pms.__all__)
+    assert sorted(listed) == sorted(f"pymc_subsample.{name}" for name in modules)
+    for name, found in listed.items():
+        assert sorted(found) == sorted(importlib.import_module(name).__all__)
+
+
+def test_what_is_shown_of_the_package_is_what_is_public():
+    assert dir(pms) == sorted([*pms.__all__, "__version__"])
+    known = [f"pymc_subsample.{n}" if inspect.ismodule(getattr(pms, n)) else n for n in pms.__all__]
+    assert [getattr(pms, name).__name__ for name in pms.__all__] == known
+    shown = re.findall(r"^    (\w+)\n        ", pydoc.plain(pydoc.render_doc(pms)), re.MULTILINE)
+    assert shown[:5] == ["auto", "subsampling", "advise", "report", "audit"]
+    with pytest.raises(AttributeError, match="no attribute 'SGLD'"):
+        pms.SGLD  # noqa: B018
 
 
 # The worked examples, as if their files were in their rooms.
@@ -316,14 +335,14 @@ def test_obabo_is_exact_for_momenta_of_a_normal(obabo, h):
 @pytest.mark.costly(cases=0)
 def test_an_integrator_is_an_argument(obabo):
     model, mean, sd = normal_mean()
-    step = pms.SGMCMC(model=model, integrator="obabo", friction=1.5)
+    step = pms.sgmcmc.SGMCMC(model=model, integrator="obabo", friction=1.5)
     # Of the largest step sizes, 0.5 / 1.1**k, that make a standard deviation wrong by at most 2%.
     assert abs((1 - step.automatic_step_size**2 / 4) ** -0.5 - 1) < 0.02
     assert step.automatic_step_size > 0.3
     with pytest.raises(ValueError, match="'obabo': it kicks momenta twice per gradient"):
-        pms.SGMCMC(model=model, integrator="obabo", gradient="ewsg")
+        pms.sgmcmc.SGMCMC(model=model, integrator="obabo", gradient="ewsg")
     with pytest.raises(ValueError, match="floor is not used with integrator='obabo'"):
-        pms.SGMCMC(model=model, integrator="obabo", floor=0.1)
+        pms.sgmcmc.SGMCMC(model=model, integrator="obabo", floor=0.1)
     idata = sample(step, model, 4000, tune=100)
     draws = idata["posterior"]["mu"]
     # Six standard errors of 4,000 effective draws, and what the step size adds.

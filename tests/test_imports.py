@@ -28,7 +28,7 @@ def test_the_package_itself_loads_nothing():
 
 
 @pytest.mark.costly(cases=0)
-@pytest.mark.parametrize("names", ["HMCECS", "SGLD, pms.FireflyMC, pms.AusterityGibbs"])
+@pytest.mark.parametrize("names", ["HMCECS", "sgmcmc.SGLD, pms.FireflyMC, pms.AusterityGibbs"])
 def test_steps_do_not_load_what_only_results_need(names):
     found = loaded(f"import pymc\nimport pymc_subsample as pms\npms.{names}")
     assert "pymc_subsample.chain.engine" in found

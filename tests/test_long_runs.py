@@ -111,7 +111,7 @@ def test_a_killed_worker_leaves_its_draws(recipes, space, monkeypatch, others_tu
 @pytest.mark.costly
 def test_a_saved_chain_goes_on_draw_for_draw(recipes, space, model):
     exec(recipes[2].replace("1000", "40").replace("10_000", "60").replace("5_000", "30"), space)
-    step = pms.HMCECS(model=model)
+    step = pms.auto(model=model)
     step.setup_chain(np.random.default_rng(1), tune=40, draws=60)
     point, expected = model.initial_point(), []
     for i in range(100):

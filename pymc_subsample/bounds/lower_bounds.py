@@ -149,7 +149,7 @@ def no_bound(
 
 
 def _named(model: TallModel) -> str:
-    return ", ".join(map(repr, model.observed))
+    return ", ".join(map(repr, model.likelihood))
 
 
 def _why(code: RowCode) -> str:

@@ -158,7 +158,7 @@ def bound_rows(
     if not np.all(np.isfinite(table.cubes)):
         raise TallModelError(
             "Third derivatives of the log-likelihood of "
-            f"{', '.join(map(repr, expansion.observed))} are not finite at the reference in some "
+            f"{', '.join(map(repr, expansion.likelihood))} are not finite at the reference in some "
             "rows. Use control_variate_order=2."
         )
     beyond = np.ones((len(raised), len(bounds)))
@@ -188,7 +188,7 @@ class _Remainder:
     ):
         self._seconds, self._began, self._done = seconds, WORK.elements, 0.0
         self._n_rows = expansion.n_rows
-        self._observed = ", ".join(map(repr, expansion.observed))
+        self._observed = ", ".join(map(repr, expansion.likelihood))
         self._power, self._flat, self._center = expansion.order + 1, expansion.sums.flat, center
         self._slope = None
         if not isinstance(kind, str):

@@ -1,13 +1,13 @@
 """Arguments of steps and of audits: what is accepted, and what is said of anything else."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
 
 from pymc_subsample.model.context import generator, model_in_context, model_of_step
-from pymc_subsample.rows.passes import Passes
+from pymc_subsample.rows.workers import Workers
 from pymc_subsample.validation import (
     at_least_zero,
     between,
@@ -142,21 +142,21 @@ def temperature(value: Any, zero: bool = False) -> float:
     return number("temperature", value, f"from {least:g} to {most:g}", lambda x: least <= x <= most)
 
 
-def passes(value: Any) -> Passes:
+def workers(value: Any) -> Workers:
     """Return who makes passes over all rows."""
     if value is None or isinstance(value, Executor):
-        return Passes(value)
+        return Workers(value)
     if hasattr(value, "get_executor") and hasattr(value, "nthreads"):  # a client of Dask
         if value.asynchronous:
             raise ValueError(
-                "passes is an asynchronous Dask client, for whose results nothing waits. Make it "
+                "workers is an asynchronous Dask client, for whose results nothing waits. Make it "
                 "with Client(..., asynchronous=False)."
             )
-        return Passes(value)
+        return Workers(value)
     if is_number(value):
-        return Passes(count("passes", value))
+        return Workers(count("workers", value))
     raise TypeError(
-        "passes must be None, a number of threads, an executor of concurrent.futures or a "
+        "workers must be None, a number of threads, an executor of concurrent.futures or a "
         f"dask.distributed.Client, got {shown(value)}."
     )
 
@@ -173,14 +173,6 @@ def optional_batch(value: Any, smallest: int = 1) -> int | None:
     return None if value is None else count("batch_size", value, smallest=smallest)
 
 
-def blocked(value: Any, step: str) -> None:
-    """Refuse to sample variables one by one."""
-    if value is not True and value is not np.True_:
-        raise ValueError(
-            f"blocked must be True: {step} samples its variables jointly; got {shown(value)}."
-        )
-
-
 def row_bound(value: Any) -> float:
     """Return what a user's bound on the rows' terms gave, if it is a number from 0 up."""
     given = value[()] if isinstance(value, np.ndarray) and np.ndim(value) == 0 else value
@@ -195,16 +187,6 @@ def row_bound(value: Any) -> float:
 def seed(name: str, value: Any) -> int:
     """Return an integer seed."""
     return count(name, value, smallest=0, most=2**64)  # of NumPy's seeds
-
-
-def only_numba(compile_kwargs: Mapping | None) -> None:
-    """Refuse compilation with anything but numba."""
-    given = mapping("compile_kwargs", compile_kwargs, "options of compilation")
-    if given and given != {"mode": "NUMBA"}:
-        raise ValueError(
-            f"compile_kwargs={compile_kwargs!r} cannot be honoured: this step compiles with numba "
-            'only. Leave it out or pass {"mode": "NUMBA"}.'
-        )
 
 
 def initial_point(value: Any) -> dict[str, np.ndarray]:

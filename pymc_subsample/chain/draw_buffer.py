@@ -15,7 +15,6 @@ from pymc_subsample.chain.end_of_chain import judged
 from pymc_subsample.chain.integrating import completed, unit_statistics
 from pymc_subsample.chain.method import named_alike
 from pymc_subsample.chain.sampler import STATISTIC
-from pymc_subsample.diagnostics import checks
 
 if TYPE_CHECKING:
     from pymc_subsample.chain.engine import ChainStep
@@ -53,8 +52,8 @@ class Ahead:
         self._undoing = False
         self._most = 1
         self._copies, self._fastest = 0, math.inf
-        # Statistics that draws share, but for the checks of the chain's last.
-        self._unjudged: dict[str, Any] = {}
+        # Statistics that draws share.
+        self._shared: dict[str, Any] = {}
 
     @property
     def _left(self) -> bool:
@@ -134,12 +133,11 @@ class Ahead:
         method = step.method
         thetas, infos = method.transitions(step, method.enter(step, point), size)
         values, infos["volume"] = step.expansion.written(thetas)
-        if not self._unjudged:
-            self._unjudged = checks.record(step.rules, None) | {"warning": None}
-            self._unjudged |= {"n_rows": step.n_rows, STATISTIC: step.sampler.number}
-            self._unjudged |= unit_statistics(step.units)
+        if not self._shared:
+            self._shared = {"warning": None, "n_rows": step.n_rows} | unit_statistics(step.units)
+            self._shared |= {STATISTIC: step.sampler.number}
         stats = named_alike(step.stats_dtypes_shapes, infos) | method.statistics(step, infos)
-        stats |= self._unjudged | {"tune": step.tune}
+        stats |= self._shared | {"tune": step.tune}
         if step.tune:
             info = {name: x[0] for name, x in infos.items()}
             stats["warning"] = method.adapt(step, thetas[0], info)

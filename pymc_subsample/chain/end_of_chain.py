@@ -11,7 +11,7 @@ from pymc.util import is_transformed_name
 
 from pymc_subsample.chain.integrating import check_units, each
 from pymc_subsample.chain.points import log_prior
-from pymc_subsample.diagnostics import checks, tails
+from pymc_subsample.diagnostics import checks, tails, verdicts
 from pymc_subsample.diagnostics.checks import Check, amount
 from pymc_subsample.diagnostics.divergences import RULE_NAMES
 from pymc_subsample.diagnostics.integrals import worded
@@ -35,7 +35,7 @@ _SMOOTH = (
 
 
 def judged(step: Any) -> dict[str, Any]:
-    """Check a finished chain: statistics of its last draw, and the warning with it."""
+    """Check a finished chain: the statistic of its last draw with what was found."""
     _confirm_crossings(step)
     found = [_with_cause(step, x) for x in (*step.method.check(step), *check_tails(step))]
     found += check_units(step)
@@ -45,7 +45,7 @@ def judged(step: Any) -> dict[str, Any]:
 
 def check_tails(step: Any) -> list[Check]:
     """Look how the density falls beyond draws that are very far out, if there are some."""
-    if TAIL not in step.rules or step.temperature != 1.0:
+    if TAIL not in step.sampler.rules or step.temperature != 1.0:
         return []
     density = partial(log_densities, step.expansion, temperature=step.temperature)
     draws = np.array(step.record.thinned)
@@ -62,13 +62,16 @@ def _untransformed(step: Any) -> np.ndarray:
 
 
 def _recorded(step: Any, found: Sequence[Check]) -> dict[str, Any]:
-    """Return statistics of a chain's last draw, and the warning with it."""
+    """Return the statistic of a chain's last draw that holds its verdict, and maybe a warning."""
     if step.search is not None:
         found = [*found, checks.check_modes(step.search)]
-    said = checks.warning(type(step).__name__, found)
-    said = said and worded(said, each(step))
-    warning = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
-    return checks.record(step.rules, found, step.search) | {"warning": warning}
+    name, sampler = type(step).__name__, step.sampler
+    said = checks.warning(name, found)
+    level = "warn" if said else "debug"
+    said = worded(said, each(step)) if said else f"{name}: all checks passed"
+    done = step.record.done
+    verdict = verdicts.found(sampler.name, sampler.family, done, found, step.search)
+    return {"warning": SamplerWarning(WarningType.BAD_PARAMS, said, level, extra=verdict)}
 
 
 def _confirm_crossings(step: Any) -> None:
@@ -113,4 +116,4 @@ def _with_cause(step: Any, check: Check) -> Check:
 
 def _named(step: Any, theta: np.ndarray) -> str:
     values = step.tall.unravel(step.expansion.values(theta))
-    return impossible(step.sampled_model, values, step.tall.observed)
+    return impossible(step.sampled_model, values, step.tall.likelihood)

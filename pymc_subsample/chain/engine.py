@@ -36,14 +36,13 @@ from pymc_subsample.chain.sampler import Sampler, Statistics
 from pymc_subsample.chain.setup import Preparation
 from pymc_subsample.chain.shared_arguments import SharedContinuous, complete, read_arguments
 from pymc_subsample.chain.tuning import ProposalTuning, Tuning
-from pymc_subsample.diagnostics.checks import Rule
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.modes import ModeSearch
 from pymc_subsample.expansion.reference import Reference, no_sums
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.kernels.model import Sums
 from pymc_subsample.model import TallModel
-from pymc_subsample.rows.passes import Passes
+from pymc_subsample.rows.workers import Workers
 from pymc_subsample.units.sampled import Units
 
 _PROTOCOL = 4  # Of pickle, the first for objects of any size.
@@ -57,7 +56,7 @@ class _Class(type(BlockedStep)):  # type: ignore[misc]
     def __format__(cls, spec: str) -> str:
         if calling_sample() is None:
             return super().__format__(spec)
-        return f"{cls.__name__}, a class: write step=pms.{cls.__name__}(), with parentheses"
+        return f"{cls.__name__}, a class: write step={cls.sampler.called}(), with parentheses"
 
 
 class ChainStep(BlockedStep, metaclass=_Class):
@@ -69,7 +68,7 @@ class ChainStep(BlockedStep, metaclass=_Class):
     ----------
     n_rows : int
         Rows of the data.
-    observed : tuple of str
+    likelihood : tuple of str
         Names of the subsampled variables.
     centring : dict of str to ndarray
         Of variables that the chain moves in coordinates of its own: the weight of the centred
@@ -81,12 +80,11 @@ class ChainStep(BlockedStep, metaclass=_Class):
     sampler: ClassVar[Sampler]
     method: ClassVar[Method]
     stats_dtypes_shapes: ClassVar[Statistics]  # For PyMC, from the record.
-    rules: ClassVar[Sequence[Rule]]
 
     # Of its arguments, by `read_arguments`: processor time when they were, who reads all rows, the
     # reference as it was given or that of an earlier run, and what names the rows of the model.
     set_up_since: float
-    made_by: Passes
+    workers: Workers
     rng: np.random.Generator
     given_reference: Mapping[str, Any] | None
     earlier: Mapping[str, Any] | None
@@ -104,7 +102,7 @@ class ChainStep(BlockedStep, metaclass=_Class):
     active: np.ndarray
     layout: ThetaLayout
     n_rows: int
-    observed: tuple[str, ...]
+    likelihood: tuple[str, ...]
     asked_order: int | str
     seen: dict[str, Any]  # What the model's data were when it was connected.
 
@@ -138,7 +136,7 @@ class ChainStep(BlockedStep, metaclass=_Class):
     own: np.ndarray | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Refuse what PyMC's own constructor looks at first: model, variables and blocks."""
+        """Refuse what PyMC's own constructor looks at first: model and variables."""
         given = [*args, kwargs.get("vars")][0]
         if isinstance(given, pm.Model):
             raise TypeError(f"vars is a pymc.Model: give it by name, {cls.__name__}(model=...).")
@@ -148,8 +146,8 @@ class ChainStep(BlockedStep, metaclass=_Class):
         else:  # which PyMC would take for a variable
             args = args[1:]
             kwargs.pop("vars", None)
-        arguments.blocked(kwargs.get("blocked", True), cls.__name__)
-        for name in ("passes", "reference"):  # PyMC pickles all that is left with the step
+        # PyMC pickles all that is left with the step, and makes a step of each variable of itself.
+        for name in ("workers", "reference", "blocked"):
             kwargs.pop(name, None)
         return super().__new__(cls, *args, **kwargs)
 
@@ -164,7 +162,7 @@ class ChainStep(BlockedStep, metaclass=_Class):
         the class's own.
         """
         super().__init_subclass__(**kwargs)
-        cls.rules, cls.stats_dtypes_shapes = cls.sampler.rules, cls.sampler.statistics
+        cls.stats_dtypes_shapes = cls.sampler.statistics
         cls._state_class = cls.method.state
         complete(cls, shares)
         copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))
@@ -175,12 +173,21 @@ class ChainStep(BlockedStep, metaclass=_Class):
         """Value variables that the step samples, which PyMC asks for before all else in a run."""
         if is_asked_by_pymc():
             name, known = type(self).__name__, inspect.signature(type(self)).parameters
-            refuse_settings_of_nuts(name, f"pms.{name}", known, self._vars)
+            refuse_settings_of_nuts(name, self.sampler.called, known, self._vars)
         return self._vars
 
     @vars.setter
     def vars(self, chosen: list[Variable]) -> None:
         self._vars = chosen
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        try:
+            rvs = {v.name: rv.name for v, rv in self.sampled_model.values_to_rvs.items()}
+            of, chose = ", ".join(rvs[v] for v in self.names), self.sampler.described(self)
+            return f"<{name} of {of}: {integrating.sampled(self)}{chose and '; '}{chose}>"
+        except AttributeError:
+            return f"<{name}, which is not set up>"
 
     @property
     def names(self) -> list[str]:

@@ -67,11 +67,11 @@ def refuse_company(step: BlockedStep, left: np.ndarray | None, found: np.ndarray
         )
 
 
-def row_numbers(step: BlockedStep, n_rows: int, observed: Sequence[str]) -> np.ndarray:
+def row_numbers(step: BlockedStep, n_rows: int, likelihood: Sequence[str]) -> np.ndarray:
     """Return 0, 1, ..., n - 1, for a step that draws rows without replacement; refuse too many."""
     if n_rows > _MOST_ROWS:
         raise TallModelError(
-            f"There are {n_rows:,} rows of {', '.join(map(repr, observed))}, and "
+            f"There are {n_rows:,} rows of {', '.join(map(repr, likelihood))}, and "
             f"{type(step).__name__} keeps the number of each in 32 bits: at most {_MOST_ROWS:,}. "
             "Use HMCECS, which keeps nothing per row."
         )

@@ -12,13 +12,9 @@ from pymc.blocking import PointType
 from pymc_subsample.chain import guards
 from pymc_subsample.chain.model_compilation import connect
 from pymc_subsample.chain.pm_sample import calling_sample
-from pymc_subsample.diagnostics.checks import Check, amount, statistics
-from pymc_subsample.diagnostics.integrals import (
-    INTEGRALS,
-    LOCAL_DRAWS,
-    UNIT_RULES,
-    as_statistics,
-)
+from pymc_subsample.chain.sampler import Statistics
+from pymc_subsample.diagnostics.checks import Check, amount
+from pymc_subsample.diagnostics.integrals import INTEGRALS, LOCAL_DRAWS, as_statistics
 from pymc_subsample.expansion.modes import ModeSearch
 from pymc_subsample.units.sampled import Units, units_of
 from pymc_subsample.validation import name_list
@@ -60,11 +56,8 @@ def integrated(
 
 
 def declare_units(step: "ChainStep") -> None:
-    """Add rules and statistics of units to those of a step's sampler."""
-    rules = UNIT_RULES if step.units is not None and step.units.integrates else ()
-    step.rules = [*step.sampler.rules, *rules]  # type: ignore[misc]
-    more = statistics(rules)
-    more |= {name: (np.int64, []) for name in unit_statistics(step.units)}
+    """Add statistics of units to those of a step's sampler."""
+    more: Statistics = {name: (np.int64, []) for name in unit_statistics(step.units)}
     step.stats_dtypes_shapes = {**step.stats_dtypes_shapes, **more}  # type: ignore[misc]
     step.stats_dtypes = [{name: kind for name, (kind, _) in step.stats_dtypes_shapes.items()}]
 
@@ -82,8 +75,8 @@ def each(step: "ChainStep") -> str:
 def sampled(step: "ChainStep") -> str:
     """Say how many rows, or units, of which variables a step subsamples."""
     if step.units is None or not step.units.integrates:
-        return f"{step.n_rows:,} rows of {', '.join(step.observed)}"
-    return f"{step.n_rows:,} {step.units.described(len(step.observed))}"
+        return f"{step.n_rows:,} rows of {', '.join(step.likelihood)}"
+    return f"{step.n_rows:,} {step.units.described(len(step.likelihood))}"
 
 
 def begin(step: "ChainStep") -> None:

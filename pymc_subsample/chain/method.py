@@ -31,7 +31,7 @@ class ChainState(StepMethodState):
     record: Any
     n_rows: int = field(metadata={"frozen": True})
     fingerprint: str = field(metadata={"frozen": True})
-    observed: tuple[str, ...] = field(metadata={"frozen": True})
+    likelihood: tuple[str, ...] = field(metadata={"frozen": True})
 
 
 @dataclass_state
@@ -147,6 +147,18 @@ def named_alike(declared: Statistics, infos: dict[str, np.ndarray]) -> dict[str,
         name: found.astype(declared[name][0], copy=False)
         for name, found in infos.items()
         if name in declared
+    }
+
+
+def as_nuts_says(step: Any, tree_depth: np.ndarray) -> dict[str, Any]:
+    """Return statistics of trajectories under the names that PyMC's NUTS has for them.
+
+    A draw has reached the largest depth if all of its trajectories doubled as often as they may;
+    trajectories of fixed length have a depth of zero.
+    """
+    return {
+        "step_size_bar": float(step.tuning.step.current(tune=False)),
+        "reached_max_treedepth": (tree_depth >= step.max_treedepth) & (not step.tune),
     }
 
 

@@ -114,9 +114,9 @@ def expansion_of_order(tall: TallModel, order: int | str) -> Expansion:
     if expansion.rough is not None and order == 2:
         raise TallModelError(
             f"PyTensor has no second derivatives of the log-likelihood of "
-            f"{', '.join(map(repr, tall.observed))} ({expansion.rough}), which control variates of "
-            'order 2 are made of. Use control_variate_order="auto" or 1, or HMCECS in place of a '
-            "step that has neither."
+            f"{', '.join(map(repr, tall.likelihood))} ({expansion.rough}), which control variates "
+            'of order 2 are made of. Use control_variate_order="auto" or 1, or HMCECS in place of '
+            "a step that has neither."
         )
     if expansion.order <= expansion.highest_order:
         return expansion
@@ -142,7 +142,7 @@ def attach(step: "ChainStep", order: int | str | None) -> None:
         _log.info(
             f"{type(step).__name__}: control variates of order {step.expansion.order}, which "
             "take more rows than those of order 2: PyTensor has no second derivatives of "
-            f"{', '.join(map(repr, step.tall.observed))} ({step.expansion.rough})"
+            f"{', '.join(map(repr, step.tall.likelihood))} ({step.expansion.rough})"
         )
     step.seen = guards.contents(step.model, step.tall)
     if (data := step.rows_of["data"]) is not None:
@@ -169,7 +169,7 @@ def refuse_steps(step: "ChainStep", expansion: Expansion) -> None:
 def connect(step: "ChainStep") -> None:
     """Make all that is made from the model: `CONNECTED`, and what the method adds."""
     functions, like = step.method.functions(step), sharer(step)
-    with building_graphs(), step.made_by.in_use():
+    with building_graphs(), step.workers.in_use():
         if like is not None:
             tall = step.tall = like.tall
         else:
@@ -189,7 +189,7 @@ def connect(step: "ChainStep") -> None:
             )  # fmt: skip
             step.compiled = step.expansion.model(*functions)
     step.n_rows = tall.n_rows
-    step.observed = tall.observed
+    step.likelihood = tall.likelihood
     step.layout = ThetaLayout(tall, step.vars)
     step.active = step.layout.places(step.names)
     step.method.connected(step)

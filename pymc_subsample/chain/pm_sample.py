@@ -7,12 +7,19 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import pymc as pm
 from pymc.backends.ndarray import NDArray
 from pymc.sampling import mcmc
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 from pymc.step_methods.hmc.base_hmc import BaseHMC
 from pytensor.compile.mode import get_mode
 from pytensor.graph.basic import Variable
+
+from pymc_subsample.diagnostics.verdicts import with_verdicts
+
+# PyMC turns traces into a result by this, which has no place of its own for what is known once of a
+# chain.
+pm.to_inference_data = with_verdicts(pm.to_inference_data)
 
 
 def _callers() -> Iterator[FrameType]:

@@ -116,7 +116,7 @@ def start(
         raise ValueError(
             f"{type(step).__name__}: the chain has nowhere to start: the log prior is not "
             f"finite at {_TRIES} points around the reference, nor at the given point: "
-            f"{impossible(step.sampled_model, at, step.tall.observed)}. Give initvals= inside the "
-            "support."
+            f"{impossible(step.sampled_model, at, step.tall.likelihood)}. Give initvals= inside "
+            "the support."
         )
     return False

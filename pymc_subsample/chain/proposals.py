@@ -68,7 +68,7 @@ class RandomWalk(_Proposal):
     --------
     Steps of known size in each of three parameters:
 
-    >>> proposal = pms.RandomWalk(covariance=[0.01, 1e-8, 1e-6])
+    >>> proposal = pms.proposals.RandomWalk(covariance=[0.01, 1e-8, 1e-6])
     >>> with model:
     ...     idata = pm.sample(step=pms.AusterityMH(proposal=proposal))
     """
@@ -104,7 +104,7 @@ class AdaptiveMetropolis(_Proposal):
 
     Examples
     --------
-    >>> proposal = pms.AdaptiveMetropolis(target_accept=0.3)
+    >>> proposal = pms.proposals.AdaptiveMetropolis(target_accept=0.3)
     >>> with model:
     ...     idata = pm.sample(step=pms.AusterityMH(proposal=proposal))
     """
@@ -143,7 +143,7 @@ class Langevin(_Proposal):
 
     Examples
     --------
-    >>> proposal = pms.Langevin(batch_size=200)
+    >>> proposal = pms.proposals.Langevin(batch_size=200)
     >>> with model:
     ...     idata = pm.sample(step=pms.AusterityMH(proposal=proposal))
     """
@@ -169,8 +169,8 @@ def as_proposal(value: Any) -> Any:
         isinstance(value, RandomWalk | AdaptiveMetropolis | Langevin) or callable(value)
     ):
         raise TypeError(
-            "proposal must be an instance of pms.RandomWalk, pms.AdaptiveMetropolis or "
-            "pms.Langevin, or a function proposal(point, rng) -> (new_point, log_factor); got "
+            "proposal must be an instance of RandomWalk, AdaptiveMetropolis or Langevin of "
+            "pms.proposals, or a function proposal(point, rng) -> (new_point, log_factor); got "
             f"{value!r}."
         )
     return takes("proposal", value, "point", "rng") if callable(value) else value
@@ -183,7 +183,7 @@ def as_surrogate_proposal(value: Any, choices: Sequence[str], target_accept: Any
     if not isinstance(value, RandomWalk | AdaptiveMetropolis | Langevin):
         raise TypeError(
             f"proposal must be one of {', '.join(map(repr, choices))}, or an instance of "
-            f"pms.Langevin, pms.AdaptiveMetropolis or pms.RandomWalk; got {value!r}."
+            f"Langevin, AdaptiveMetropolis or RandomWalk of pms.proposals; got {value!r}."
         )
     if isinstance(value, Langevin) and value.batch_size is not None:
         raise ValueError(

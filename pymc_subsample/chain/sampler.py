@@ -1,7 +1,9 @@
 """What a sampler declares: its record, from which reports, advice and statistics are made."""
 
+import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +11,6 @@ from pymc.stats.convergence import SamplerWarning
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Rule
 
 # Statistic of every draw: the number of the sampler that made it, since a run keeps nothing else
@@ -28,6 +29,15 @@ SHOWN = {
     "rows_read": ("Rows", "0.0f"),
     "step_size": ("Step size", "0.3g"),
 }
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return repr(value)
+    if isinstance(value, numbers.Real):
+        return f"{value:,}" if isinstance(value, numbers.Integral) else f"{value:.3g}"
+    return getattr(value, "__name__", type(value).__name__)
+
 
 Statistics = dict[str, tuple[type, list[int] | None]]
 # Of the draws of all samplers.
@@ -66,6 +76,7 @@ class Sampler:
     """What there is to know of a sampler without loading its code."""
 
     name: str  # Of its step method.
+    home: str = "pms"  # Where users find that.
     number: int  # By which runs are stored; no other sampler ever had it. 0 of one of the user's.
     # What a run is called that does not say by which of them it was made: if empty, by its name.
     family: str = ""
@@ -74,6 +85,7 @@ class Sampler:
     numbers: tuple[str, ...]
     others: Mapping[str, type] = field(default_factory=dict)
     shown: tuple[str, ...]  # Those in the progress bar.
+    chosen: tuple[str, ...] = ()  # Attributes of a step that say what it is and chose: its `repr`.
     advised: Advised | None = None  # None where `pms.advise` knows nothing of it.
 
     def __post_init__(self):
@@ -95,6 +107,16 @@ class Sampler:
     def _refuse(self, why: str):
         raise TypeError(f"Sampler {self.name!r}: {why}.")
 
+    @property
+    def called(self) -> str:
+        """What users call its step method."""
+        return f"{self.home}.{self.name}"
+
+    def described(self, step: Any) -> str:
+        """Say what a step chose."""
+        found = {name.rpartition(".")[2]: attrgetter(name)(step) for name in self.chosen}
+        return ", ".join(f"{name}={_shown(value)}" for name, value in found.items())
+
     def columns(self, n_chains: int) -> tuple[list, dict[str, list[int]]]:
         """Return the columns of a progress bar, and what they show first."""
         found = [
@@ -115,5 +137,4 @@ class Sampler:
         return {name: (np.float64, []) for name in self.numbers} | {
             **{name: (kind, []) for name, kind in self.others.items()},
             **_SHARED,
-            **checks.statistics(self.rules),
         }

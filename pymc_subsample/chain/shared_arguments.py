@@ -33,13 +33,11 @@ class StepArguments(TypedDict, total=False):
     """Arguments of all steps."""
 
     model: pm.Model | None
-    observed: Sequence[str] | None
+    likelihood: Sequence[str] | None
     dim: str | None
     data: Rows | Sequence[Rows] | None
-    passes: Any
+    workers: Any
     rng: Any
-    compile_kwargs: dict | None
-    blocked: bool
 
 
 class SharedContinuous(StepArguments, total=False):
@@ -63,17 +61,15 @@ def read_arguments(
     vars: Sequence | None = None,
     *,
     model: pm.Model | None = None,
-    observed: Sequence[str] | None = None,
+    likelihood: Sequence[str] | None = None,
     dim: str | None = None,
     data: Rows | Sequence[Rows] | None = None,
     reference: "Mapping[str, Any] | ChainStep | xr.DataTree | None" = None,
     reparameterize: bool = True,
     integrate: str | Sequence[str] | bool = "auto",
-    passes: Any = None,
+    workers: Any = None,
     rng: int | np.random.Generator | None = None,
     initial_point: PointType | None = None,
-    compile_kwargs: dict | None = None,
-    blocked: bool = True,
 ) -> None:
     """Read the arguments of a step, and integrate local variables of its model out.
 
@@ -83,7 +79,7 @@ def read_arguments(
         Continuous free variables to sample. Default: all of the model.
     model : pymc.Model, optional
         Default: the model on the context stack.
-    observed : sequence of str or variable, optional
+    likelihood : sequence of str or variable, optional
         Observed variables and potentials whose rows are subsampled. Default: all that
         have one log-likelihood per row, of any length; the others are evaluated in full every
         time.
@@ -111,9 +107,10 @@ def read_arguments(
         their marginal posterior, and subsamples units, all rows of a level, in place of rows; local
         variables are drawn, exactly, given each draw that is stored. "auto": those of the grouping
         that has many levels of few rows, or an effect of each single row, which is always
-        integrated out, however few there are; unless `vars`, `observed`, `dim` or `data` are given.
+        integrated out, however few there are; unless `vars`, `likelihood`, `dim` or `data` are
+        given.
         See `marginalize` and `effects`.
-    passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
+    workers : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads all rows where set-up, tuning and checks do: a number of threads of this process,
         or the workers of an executor. Results do not depend on it. Default: as many threads as
         there are processors. Chains that run in processes of their own use one thread each.
@@ -123,11 +120,6 @@ def read_arguments(
     initial_point : dict, optional
         Values of value variables where the search for the reference starts. Default: the model's
         initial point.
-    compile_kwargs : dict, optional
-        Not used by this step, which always compiles with numba: anything but
-        ``{"mode": "NUMBA"}`` raises.
-    blocked : bool, default True
-        Must be true: the variables are sampled jointly.
 
     Raises
     ------
@@ -144,8 +136,7 @@ def read_arguments(
     of_run = isinstance(reference, xr.DataTree) or hasattr(reference, "reference_values")
     if not of_run:
         variables.given_reference(reference)
-    arguments.only_numba(compile_kwargs)
-    step.made_by = arguments.passes(passes)
+    step.workers = arguments.workers(workers)
     step.rng = arguments.generator(rng)
     step.row_rng = step.rng.spawn(1)[0]
     model = arguments.model_of_step(model, type(step).__name__)
@@ -153,7 +144,7 @@ def read_arguments(
     with doing("integrating local variables out"):
         step.units = like.units if like is not None else integrating.integrated(
             model, False if binary else integrate, type(step).__name__,
-            vars=vars, observed=observed, dim=dim, data=data,
+            vars=vars, likelihood=likelihood, dim=dim, data=data,
         )  # fmt: skip
     step.sampled_model = model if step.units is None else step.units.marginal
     chosen = variables.binary_vars if binary else variables.continuous_vars
@@ -171,7 +162,7 @@ def read_arguments(
         variables.refuse_other_variables(step.sampled_model, reference, earlier=of_run)
     step.form = Form(arguments.truth("reparameterize", reparameterize))
     step.rows_of = {
-        "observed": chosen_names(observed) or None,
+        "likelihood": chosen_names(likelihood) or None,
         "dim": arguments.text("dim", dim, "a dimension"),
         "initial_point": arguments.initial_point(initial_point),
         "data": data,

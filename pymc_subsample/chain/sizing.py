@@ -251,9 +251,10 @@ def _useless(moments: ResidualMoments, problem: Problem, at: Reference, causes: 
     why = f" Measured: {'; '.join(causes)}." if causes else ""
     each = problem.each
     return (
-        f"The log-likelihood of {', '.join(map(repr, expansion.observed))} cannot be expanded well "
-        f"enough to subsample its {each}: even {n:,} {each} per draw, as many as there are, leave "
-        f"the estimate a variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g})."
+        f"The log-likelihood of {', '.join(map(repr, expansion.likelihood))} cannot be expanded "
+        f"well enough to subsample its {each}: even {n:,} {each} per draw, as many as there are, "
+        f"leave the estimate a variance of {amount(variance)} (should be at most "
+        f"{VARIANCE_BOUND:g})."
         f"{why} " + sentence([*advice, "sample this model with pm.sample()"])
     )
 
@@ -266,7 +267,7 @@ def _no_products(moments: ResidualMoments, problem: Problem, at: Reference) -> s
     )
     left = [*exact_step(problem.expansion, at), 'use estimator="perturbed"']
     return (
-        f"No subsample of the {n:,} {each} of {', '.join(map(repr, problem.expansion.observed))} "
+        f"No subsample of the {n:,} {each} of {', '.join(map(repr, problem.expansion.likelihood))} "
         "is large enough for the block-Poisson estimate: even with as many as there are, its "
         f"logarithm has a variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}), "
         f"or a single {each[:-1]} or a point at the edge of what is sampled may turn its sign. "

@@ -159,7 +159,7 @@ def subsampling_step(
     with announced("auto"):
         start, few = thread_time(), None
         try:
-            few = few_rows(model, row_terms(model, given.get("observed")), given.get("data"))
+            few = few_rows(model, row_terms(model, given.get("likelihood")), given.get("data"))
             if few and fallback:
                 _say_nuts(few.said)
                 return None

@@ -1,20 +1,12 @@
 """A chain's numbers against their bounds, and what to do where one fails."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.expansion.modes import ModeSearch
-
-# In a draw's statistics, the number that a rule looks at is called this and the rule's name.
-PREFIX = "check_"
-# Statistics of the last draw: searches that the set-up made for other modes, and those of them that
-# started at images of the mode under symmetries.
-SEARCHES, IMAGES = "mode_searches", "mode_images"
-# Statistic of the last draw: bit k is set if rule k failed. -1 before that.
-FAILED = "failed_checks"
 
 # What is tolerable: errors of means, in standard deviations, and of standard deviations. A choice:
 # the Monte Carlo error of a mean of 100 effective draws, which a report takes for few; that of a
@@ -31,7 +23,7 @@ def excess(shift: float, stretch: float) -> float:
 class Rule:
     """What is looked at, and what it means not to pass."""
 
-    # In statistics, and for reading.
+    # In results, and for reading.
     name: str
     title: str
     bound: float  # Where it fails.
@@ -126,46 +118,6 @@ def check_modes(search: ModeSearch) -> Check:
         f"{'s' * (others == 1)} {sum(search.shares[1:]):.2g} of the mass that was found, which the "
         f"chain may not see. {MODES.remedy}",
     )
-
-
-def statistics(rules: Sequence[Rule]) -> dict[str, tuple[type, list[int] | None]]:
-    """Types and shapes of the statistics that record checks."""
-    numbers: dict[str, tuple[type, list[int] | None]] = {
-        PREFIX + rule.name: (np.float64, []) for rule in rules
-    }
-    searched = (SEARCHES, IMAGES) if MODES in rules else ()
-    return numbers | {name: (np.int64, []) for name in (FAILED, *searched)}
-
-
-def record(
-    rules: Sequence[Rule], checks: Sequence[Check] | None, search: ModeSearch | None = None
-) -> dict[str, float]:
-    """Return a draw's statistics: of a chain's last draw with its checks, else None."""
-    numbers = {PREFIX + rule.name: np.nan for rule in rules}
-    numbers |= {PREFIX + check.rule.name: float(check.value) for check in checks or ()}
-    bits = {rule.name: 1 << k for k, rule in enumerate(rules)}
-    failed = sum(bits[check.rule.name] for check in checks or () if not check.passed)
-    numbers[FAILED] = -1 if checks is None else failed
-    if MODES in rules:
-        numbers[SEARCHES] = 0 if search is None else search.starts
-        numbers[IMAGES] = 0 if search is None else search.images
-    return numbers
-
-
-def recall(
-    rules: Sequence[Rule], last: Mapping[str, float]
-) -> list[tuple[Rule, float, bool]] | None:
-    """Read what `record` wrote: rules, numbers and whether they passed; None if not the end.
-
-    A rule that failed on a number that is none is kept; one that was not applied is left out.
-    """
-    failed = int(last[FAILED])
-    if failed < 0:
-        return None
-    values = [float(last[PREFIX + rule.name]) for rule in rules]
-    passed = [not failed >> k & 1 for k in range(len(rules))]
-    found = zip(rules, values, passed, strict=True)
-    return [(rule, x, ok) for rule, x, ok in found if not (ok and np.isnan(x))]
 
 
 def warning(method: str, checks: Sequence[Check] | None) -> str | None:

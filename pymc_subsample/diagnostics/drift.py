@@ -145,7 +145,7 @@ def require_same_data(idata: xr.DataTree, model: pm.Model, tall: TallModel, said
     A run whose rows are those on disk recorded the sample that its model was written on, which has
     another shape than all of them.
     """
-    other = other_observed(idata, model, tall.observed) or other_columns(idata, model)
+    other = other_observed(idata, model, tall.likelihood) or other_columns(idata, model)
     if other is None:
         return
     _, seen, held = other

@@ -121,7 +121,7 @@ def require_same_rows(
         sums |= lengths | {a + b for a in sums for b in lengths}
     rows = sampled_rows(idata)
     if rows is not None and rows not in sums:
-        of = f" of {', '.join(map(repr, tall.observed))}" if some else ""
+        of = f" of {', '.join(map(repr, tall.likelihood))}" if some else ""
         raise ValueError(
             f"{said}: the run sampled {rows:,} rows, the model has {tall.n_rows:,}{of}. Pass the "
             "model and the data that were sampled: rows on disk by data=."

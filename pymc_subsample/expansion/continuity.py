@@ -94,7 +94,7 @@ class Continuity:
             return
         moved = ", ".join(map(quoted, gap.names))
         raise TallModelError(
-            f"The gradient of the log-likelihood of {', '.join(map(repr, self.model.observed))} "
+            f"The gradient of the log-likelihood of {', '.join(map(repr, self.model.likelihood))} "
             f"does not say how it changes with {moved}: added up along a line of length "
             f"{gap.length:.2g} (in unconstrained space) it misses {gap.missing:.0%} of the changes "
             f"of random rows, and where most is missing {gap.jump:.2g} is left within "

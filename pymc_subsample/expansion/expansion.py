@@ -18,8 +18,8 @@ from pymc_subsample.expansion.loops import compile_loops
 from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.kernels.model import BACKWARD, FORWARD, Model
 from pymc_subsample.model import TallModel
-from pymc_subsample.rows.passes import Passes, current
 from pymc_subsample.rows.row_store import RowStore
+from pymc_subsample.rows.workers import Workers, current
 
 if TYPE_CHECKING:
     from pymc_subsample.coordinates.coordinates import Coordinates
@@ -85,7 +85,7 @@ class Expansion:
     n_predictors: int  # Linear predictors of a row, E; 0 where they are not few.
     packer: Packer
     store: RowStore  # The n rows of raw columns.
-    observed: tuple[str, ...] = ()  # Names of the subsampled variables.
+    likelihood: tuple[str, ...] = ()  # Names of the subsampled variables.
     # What of sum hess l* is summed: "full", "sparse" or "diagonal"; see `curvature`.
     curvature: str = "full"
     level: int | None = None  # Column of l* in an anchored row, on the linear-predictor path.
@@ -95,7 +95,7 @@ class Expansion:
     coordinates: "Coordinates | QRCoordinates | None" = (
         None  # In which the chain moves; see `reparameterise`.
     )
-    passes: Passes = field(default_factory=current)  # Who makes passes over all rows.
+    workers: Workers = field(default_factory=current)  # Who makes passes over all rows.
 
     forward = _compiled("forward")
     backward = _compiled("backward")
@@ -269,7 +269,7 @@ class Expansion:
         work = partial(_worked, function, arguments)
         # Workers that are sent the rows get them a part at a time.
         n_parts = n_chunks // each if self.store.shared else 0
-        return self.passes.over(work, self, parts, result_bytes, n_parts)
+        return self.workers.over(work, self, parts, result_bytes, n_parts)
 
     def portable(self) -> "Expansion":
         """Return what passes in other processes need: what has been compiled, to pack and to sum.

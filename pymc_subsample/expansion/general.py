@@ -141,7 +141,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         n_predictors=0,
         packer=packer,
         store=model.rows,
-        observed=model.observed,
+        likelihood=model.likelihood,
         curvature="full" if model.phi_size <= MAX_CURVATURE else "diagonal",
         rough=rough,
     )

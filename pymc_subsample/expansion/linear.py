@@ -215,7 +215,7 @@ def linear_expansion(
         n_predictors=len(forms),
         packer=packer,
         store=model.rows,
-        observed=model.observed,
+        likelihood=model.likelihood,
         curvature=_kind_of_curvature(model, forms),
         level=layout.level,
         rough=rough,

@@ -203,7 +203,7 @@ def nearby(
         moves = _moves(expansion, rows, inverse)
         return [remainder(rows, moves, radius).max() for radius in radii]
 
-    for found in expansion.passes.map(over, expansion.chunks(without)):
+    for found in expansion.workers.map(over, expansion.chunks(without)):
         largest = np.maximum(largest, found)
     if not np.isfinite(largest[0]):
         return None

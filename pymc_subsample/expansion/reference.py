@@ -83,7 +83,7 @@ def summed(
     if batches is None:
         parts = expansion.over(Expansion.totals, center, curved, begin=begin, result_bytes=size)
     else:
-        parts = expansion.passes.map(
+        parts = expansion.workers.map(
             lambda rows: expansion.totals([rows], center, curved), batches, size
         )
     for part in parts:

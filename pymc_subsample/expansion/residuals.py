@@ -187,7 +187,7 @@ def _summed(d: np.ndarray, inner: int) -> tuple[np.ndarray, np.ndarray, float]:
 def _not_finite(expansion: Expansion, rows: list[int]) -> TallModelError:
     shown = expansion.store.named(rows[:_SHOWN])
     return TallModelError(
-        f"The log-likelihood of {', '.join(map(repr, expansion.observed))} is not finite within "
+        f"The log-likelihood of {', '.join(map(repr, expansion.likelihood))} is not finite within "
         f"the spread of the posterior, in rows {shown}{' and maybe more' * (len(rows) >= _SHOWN)}: "
         "some likely parameters make these data impossible, and control variates need a smooth "
         "log-likelihood. Use a link that keeps parameters in range for every row (exp or softplus "

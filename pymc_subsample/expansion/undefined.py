@@ -36,9 +36,9 @@ def refuse_undefined(expansion: Expansion, reference: Reference) -> None:
 def undefined(expansion: Expansion, rows: Sequence[int], center: np.ndarray) -> TallModelError:
     """Return the refusal of rows that have a log-likelihood but no derivatives."""
     return TallModelError(
-        f"The derivatives of the log-likelihood of {', '.join(map(repr, expansion.observed))} are "
-        f"not finite where it is itself, in rows {_named(expansion, rows)}, and nothing can move "
-        f"by such gradients.{_reason(expansion, rows, center)} Look for infinite or extreme "
+        f"The derivatives of the log-likelihood of {', '.join(map(repr, expansion.likelihood))} "
+        f"are not finite where it is itself, in rows {_named(expansion, rows)}, and nothing can "
+        f"move by such gradients.{_reason(expansion, rows, center)} Look for infinite or extreme "
         "numbers in these rows, such as open ends of intervals, and write their log-likelihood "
         "without them."
     )
@@ -49,7 +49,7 @@ def without_curvature(expansion: Expansion, reference: Reference) -> TallModelEr
     rows = _rows_that(_flat_of, expansion, reference.center)
     return TallModelError(
         f"control_variate_order=2 needs second derivatives of all rows, and those of "
-        f"{', '.join(map(repr, expansion.observed))} are not finite in {reference.flat:,} rows "
+        f"{', '.join(map(repr, expansion.likelihood))} are not finite in {reference.flat:,} rows "
         f"({_named(expansion, rows)}).{_reason(expansion, rows, reference.center)} Use "
         'control_variate_order="auto", which is of order 1 here.'
     )

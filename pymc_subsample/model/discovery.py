@@ -69,7 +69,7 @@ def refuse_missing(model: pm.Model) -> None:
             raise TallModelError(
                 f"Observed variable {name!r} has missing values{_imputed(model[name], rv)}, which "
                 f"PyMC makes the variable {rv.name!r} of. A step has it integrated out, or drawn "
-                'afterwards, with integrate="auto" and without vars, observed, dim or data; '
+                'afterwards, with integrate="auto" and without vars, likelihood, dim or data; '
                 "pms.marginalize(model) does so too, or says why it cannot. Or leave these rows "
                 "out: those in which only an outcome is missing say nothing of the parameters."
             )
@@ -121,53 +121,53 @@ def _parameter_shapes(term: Variable) -> list[tuple[int | None, ...]]:
     return [] if parameters is None else [p.type.shape for p in parameters(term.owner)]
 
 
-def row_terms(model: pm.Model, observed: Sequence[str | Variable] | None) -> dict[str, Variable]:
-    """Return the observed variables and potentials by name; check the names in `observed`."""
+def row_terms(model: pm.Model, likelihood: Sequence[str | Variable] | None) -> dict[str, Variable]:
+    """Return the observed variables and potentials by name; check the names in `likelihood`."""
     terms = {v.name: v for v in [*model.observed_RVs, *model.potentials]}
     if not terms:
         raise TallModelError(
             "The model has no observed variable and no potential: there are no rows to "
             "subsample. Give a variable `observed=` data."
         )
-    for name in chosen_names(observed):
+    for name in chosen_names(likelihood):
         if name not in terms:
             raise TallModelError(
-                f"observed holds {name!r}, which is not an observed variable or potential of the "
+                f"likelihood holds {name!r}, which is not an observed variable or potential of the "
                 f"model; choose among {sorted(terms)}."
             )
     return terms
 
 
-def chosen_names(observed: str | Variable | Sequence[str | Variable] | None) -> list[str]:
-    """Return the names in `observed`, which may be a single variable or name."""
-    if observed is None:
+def chosen_names(likelihood: str | Variable | Sequence[str | Variable] | None) -> list[str]:
+    """Return the names in `likelihood`, which may be a single variable or name."""
+    if likelihood is None:
         return []
-    several = isinstance(observed, Iterable) and not isinstance(observed, str | bytes | Variable)
-    chosen: list = list(observed) if several else [observed]
+    one = isinstance(likelihood, str | bytes | Variable) or not isinstance(likelihood, Iterable)
+    chosen: list = [likelihood] if one else list(likelihood)
     for var in chosen:
         if not isinstance(var, str | Variable):
-            raise TypeError(f"observed must hold variables or their names, got {shown(var)}.")
+            raise TypeError(f"likelihood must hold variables or their names, got {shown(var)}.")
     if not chosen:
-        raise ValueError("observed is empty. Leave it out to subsample all that share the rows.")
+        raise ValueError("likelihood is empty. Leave it out to subsample all that share the rows.")
     return [var if isinstance(var, str) else str(var.name) for var in chosen]
 
 
 def find_rows(
     model: pm.Model,
     parts: Sequence[TermPart],
-    observed: Sequence[str | Variable] | None,
+    likelihood: Sequence[str | Variable] | None,
     dim: str | None,
     cost: Callable[[Variable], int],
 ) -> tuple[list[RowTerm], list[Whole]]:
     """Return what has rows, the most rows first, and what has none, or too few to subsample.
 
-    ``cost(graph)`` is how many numbers of the data are read at every evaluation; `observed` and
+    ``cost(graph)`` is how many numbers of the data are read at every evaluation; `likelihood` and
     `dim` are as given to `TallModel`.
     """
-    named = set(chosen_names(observed))
+    named = set(chosen_names(likelihood))
     wanted = named or {part.name for part in parts}
     chosen = [part for part in parts if part.name in wanted]
-    whole = [Whole(p.name, p.graph, "not in observed=") for p in parts if p.name not in wanted]
+    whole = [Whole(p.name, p.graph, "not in likelihood=") for p in parts if p.name not in wanted]
     for part in chosen:
         if None in part.shape:
             raise TallModelError(
@@ -181,9 +181,9 @@ def find_rows(
     missing = named - {r.name for r in rows}
     if missing:
         raise TallModelError(
-            f"observed= names {', '.join(map(repr, sorted(missing)))}, which has no axis for rows "
-            f"as {', '.join(dict.fromkeys(repr(r.name) for r in rows))} has. Choose variables with "
-            "one log-likelihood per row."
+            f"likelihood= names {', '.join(map(repr, sorted(missing)))}, which has no axis for "
+            f"rows as {', '.join(dict.fromkeys(repr(r.name) for r in rows))} has. Choose variables "
+            "with one log-likelihood per row."
         )
     return sorted(rows, key=lambda r: -r.n_rows), whole + others
 
@@ -304,6 +304,6 @@ def _axes_of_dim(
     if len(lengths) > 1:
         raise TallModelError(
             f"dim={dim!r} has several lengths: {sorted(lengths)}. Choose variables that share "
-            "their rows: observed=[...]."
+            "their rows: likelihood=[...]."
         )
     return rows, whole

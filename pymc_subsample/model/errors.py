@@ -139,6 +139,6 @@ def differentiated(tall: "TallModel", advice: str) -> Iterator[None]:
     except UNDIFFERENTIABLE as error:
         raise TallModelError(
             f"PyTensor cannot differentiate the log-likelihood of "
-            f"{', '.join(map(repr, tall.observed))} ({type(error).__name__}: {error}) as rows "
+            f"{', '.join(map(repr, tall.likelihood))} ({type(error).__name__}: {error}) as rows "
             f"need it here. {advice} Where model.compile_dlogp() works, so does pm.NUTS."
         ) from error

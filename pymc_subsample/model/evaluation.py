@@ -16,8 +16,8 @@ from pymc_subsample.graph.nodes import elemwise_name
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model.batch import BatchGraph
 from pymc_subsample.rows.columns import StoredColumn
-from pymc_subsample.rows.passes import current
 from pymc_subsample.rows.row_store import RowStore
+from pymc_subsample.rows.workers import current
 
 if TYPE_CHECKING:
     from pymc_subsample.model.qr import QR
@@ -66,7 +66,7 @@ class Evaluation(Vector):
     discrete: list[str]  # Names of value variables that are integers,
     binary: tuple[str, ...]  # and that are 0 or 1.
     bound: dict[Variable, StoredColumn]  # What takes the place of some of the model's data.
-    observed: tuple[str, ...]  # Names of all subsampled variables together,
+    likelihood: tuple[str, ...]  # Names of all subsampled variables together,
     n_rows: int  # and their rows.
     theta: Variable
     logprior_graph: Variable

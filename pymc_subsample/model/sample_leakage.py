@@ -93,7 +93,7 @@ def refuse_unbound(sample: Evaluation, found: Mapping[Variable, StoredColumn]) -
                 todo = f"None of what {listed(apart)} reads is in data. "
                 todo += (
                     "Pass its rows, too: data=[rows, others]."
-                    if set(apart) <= set(sample.observed)
+                    if set(apart) <= set(sample.likelihood)
                     else "Write the model on all of its rows: s = others.sample(len(others))."
                 )
             raise TallModelError(
@@ -126,7 +126,7 @@ def refuse_in_full(
                 f"{term.name!r} is evaluated in full ({term.why}), and reads pm.Data "
                 f"{listed([roots[v].name for v in read])} of data, which stay on disk. Hold its "
                 "rows in memory: write the model on all of them, s = rows.sample(len(rows)), and "
-                "leave these rows out of data. Or, of a step, sample them, too: observed=."
+                "leave these rows out of data. Or, of a step, sample them, too: likelihood=."
             )
 
 
@@ -145,7 +145,7 @@ def refuse_others(
         raise TallModelError(
             f"The model has rows of other lengths than data ({missing}). Make rows of these too, "
             "with pm.Data of their columns: data=[rows, others]. Or name those that are in data: "
-            "observed=[...]; the others are then evaluated in full."
+            "likelihood=[...]; the others are then evaluated in full."
         )
     for raw, root in roots.items():
         if root not in found:
@@ -181,7 +181,7 @@ def refuse_disagreement(sample: Evaluation, tall: Evaluation) -> None:
         priors = sample.logprior(theta), tall.logprior(theta)
         apart = abs(priors[0] - priors[1]) > 1e-6 * (1 + abs(priors[0]))
         if apart or not np.all(error <= allowed):
-            where = "its log prior" if apart else f"the log-likelihood of {listed(tall.observed)}"
+            where = "its log prior" if apart else f"the log-likelihood of {listed(tall.likelihood)}"
             raise TallModelError(
                 f"With all rows of data, {where} is another one than in the model as it is "
                 "written, for the same rows. It depends on the sample that the model is written "

@@ -65,7 +65,7 @@ class TallModel(Evaluation):
     model : pymc.Model
         Any model with conditionally independent rows. `pm.Minibatch` is undone: the full data
         behind it are the rows. Data are read now: a later `pm.set_data` needs a new `TallModel`.
-    observed : sequence of str or Variable, optional
+    likelihood : sequence of str or Variable, optional
         Observed variables and potentials to subsample; they may have different numbers of rows.
         Default: all that have one log-likelihood per row, few rows (1% of the most) apart. A sum
         over a vector at the end of a potential is taken off.
@@ -97,7 +97,7 @@ class TallModel(Evaluation):
     def __init__(
         self,
         model: pm.Model,
-        observed: Sequence[str | Variable] | None = None,
+        likelihood: Sequence[str | Variable] | None = None,
         dim: str | None = None,
         binary: Sequence[str] = (),
         initial_point: Mapping[str, np.ndarray] | None = None,
@@ -107,14 +107,14 @@ class TallModel(Evaluation):
         lift: bool = True,
     ) -> None:
         self.binary, self._scales = tuple(binary), {k: SCALES[v] for k, v in scales.items()}
-        plain = partial(TallModel, model, observed, dim, binary, initial_point, data, lift=False)
+        plain = partial(TallModel, model, likelihood, dim, binary, initial_point, data, lift=False)
         written = partial(TallModel, model, dim=dim, binary=binary, initial_point=initial_point)
         order = [v.name for v in model.value_vars]
         with without_c():
             self.initial_point = _started(model.initial_point(), initial_point or {})
         model = full_data_model(model)
         if data is None:
-            model = sets_side_by_side(model, apart=observed is None)
+            model = sets_side_by_side(model, apart=likelihood is None)
         refuse_missing(model)
         self.model = model
         self.value_vars = sorted(model.value_vars, key=lambda v: order.index(v.name))
@@ -129,11 +129,11 @@ class TallModel(Evaluation):
         if self.bound and not checked:
             columns = {str(v.name): column for v, column in self.bound.items()}
             refuse_other_levels(model, [*model.basic_RVs, *model.potentials], columns)
-            sample = silently(written, observed=observed)
+            sample = silently(written, likelihood=likelihood)
             sample_leakage.refuse_unbound(sample, self.bound)
             binding.refuse_other_rows(self.bound)
 
-        terms = row_terms(model, observed)
+        terms = row_terms(model, likelihood)
         try:
             graphs = model.logp(vars=list(terms.values()), sum=False)
             prior = model.logp(vars=model.free_RVs) if model.free_RVs else pt.constant(0.0)
@@ -157,7 +157,7 @@ class TallModel(Evaluation):
         self._arrays, self._values = concrete.arrays, concrete.values
         self.roots = concrete.roots
         try:
-            all_rows = self._read(concrete.outputs, terms, observed, dim, plain if lift else None)
+            all_rows = self._read(concrete.outputs, terms, likelihood, dim, plain if lift else None)
         except ReadsAllRows as error:
             raise sample_leakage.refusal(error, self.roots) from None
         if checked:
@@ -170,15 +170,15 @@ class TallModel(Evaluation):
         check_start(self, self.loglik_as_written)
         check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
         if self.bound:
-            if sample.observed != self.observed:
-                sample = silently(written, observed=self.observed)
+            if sample.likelihood != self.likelihood:
+                sample = silently(written, likelihood=self.likelihood)
             sample_leakage.refuse_disagreement(sample, self)
 
     def _read(
         self,
         outputs: Sequence[Variable],
         terms: Mapping[str, Variable],
-        observed: Sequence[str | Variable] | None,
+        likelihood: Sequence[str | Variable] | None,
         dim: str | None,
         plain: Callable[[], "TallModel"] | None,
     ) -> Variable:
@@ -208,7 +208,7 @@ class TallModel(Evaluation):
         checks = dict(zip(conditions, checks.values(), strict=True))
         dependent = depends_on([*graphs, prior, *conditions], self._values)
         cost = partial(numbers_read, dependent=dependent, arrays=self._arrays)
-        found, whole = find_rows(model, parts, observed, dim, cost)
+        found, whole = find_rows(model, parts, likelihood, dim, cost)
         rvs = {
             v: model.values_to_rvs[x] for v, x in zip(self._values, self.value_vars, strict=True)
         }
@@ -216,7 +216,7 @@ class TallModel(Evaluation):
         trace, kinds, others = traced(trace, found, rvs, self.binary, dependent)
         self.whole = [replace(w, numbers=cost(w.graph)) for w in [*whole, *others]]
         sample_leakage.refuse_in_full(self.whole, self._arrays, self.roots)
-        self.observed = tuple(dict.fromkeys(r.name for rows in kinds.values() for r in rows))
+        self.likelihood = tuple(dict.fromkeys(r.name for rows in kinds.values() for r in rows))
         self.n_rows = sum(kinds)
         guards, conditions = sort_checks(
             checks, trace, dependent, self._arrays, kinds, partial(owner_of_check, model)

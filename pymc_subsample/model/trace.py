@@ -156,9 +156,9 @@ def _instead(rv: Variable) -> str:
             "of few numbers, such as pm.gp.HSGP or a spline; or sample this model with pm.sample()."
         )
     return (
-        'Have it integrated out: a step does so with integrate="auto", without vars, observed, dim '
-        "or data, and pms.marginalize(model) returns the model without it, or says why it cannot. "
-        "Or index parameters of groups by an integer column."
+        'Have it integrated out: a step does so with integrate="auto", without vars, likelihood, '
+        "dim or data, and pms.marginalize(model) returns the model without it, or says why it "
+        "cannot. Or index parameters of groups by an integer column."
     )
 
 

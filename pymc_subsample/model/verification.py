@@ -19,9 +19,9 @@ from pymc_subsample.model.levels import indexed
 from pymc_subsample.model.support import impossible
 from pymc_subsample.model.terms import Whole
 from pymc_subsample.rows.columns import StoredColumn
-from pymc_subsample.rows.passes import current
 from pymc_subsample.rows.row_store import parts_of
 from pymc_subsample.rows.stored_results import rows_of_result, write_result
+from pymc_subsample.rows.workers import current
 from pymc_subsample.validation import warn
 
 Loglik = Callable[[np.ndarray, Any], np.ndarray]
@@ -64,7 +64,7 @@ def check_sizes(tall: Evaluation) -> None:
         if largest > _LARGEST_NUMBER:
             which = repr(var.name) if var.name else f"of shape {column.shape}"
             raise TallModelError(
-                f"The column {which} in the data of {listed(tall.observed)} holds numbers up to "
+                f"The column {which} in the data of {listed(tall.likelihood)} holds numbers up to "
                 f"{largest:.3g} (at most {_LARGEST_NUMBER:g}), whose squares overflow. "
                 "Divide it by its standard deviation."
             )
@@ -99,7 +99,7 @@ def check_start(tall: Evaluation, batch: Loglik) -> None:
     if not np.isfinite(logprior):
         raise TallModelError(
             f"The log prior is not finite at the initial point ({logprior}): "
-            f"{impossible(tall.model, tall.initial_point, tall.observed)}. Give an `initval` "
+            f"{impossible(tall.model, tall.initial_point, tall.likelihood)}. Give an `initval` "
             "inside the support."
         )
     place = archive(tall, "start", theta)
@@ -123,7 +123,7 @@ def check_start(tall: Evaluation, batch: Loglik) -> None:
     if bad:
         shown = tall.rows.named(bad[:_SHOWN])
         raise TallModelError(
-            f"The log-likelihood of {listed(tall.observed)} is {' or '.join(sorted(kinds))} at "
+            f"The log-likelihood of {listed(tall.likelihood)} is {' or '.join(sorted(kinds))} at "
             f"the initial point in rows {shown}{' and maybe more' * (len(bad) >= _SHOWN)}. "
             + _remedy(tall, theta, np.array(bad[:_SAMPLE]))
         )
@@ -219,14 +219,14 @@ def _bad_index(tall: Evaluation) -> TallModelError:
             columns = [v.name for v in ancestors([index]) if v in tall.batch.columns]
             names = "".join(f" {name!r}" for name in columns if name)
             return TallModelError(
-                f"An integer column{names} of {listed(tall.observed)} points outside the array of "
-                f"length {length} that it indexes, in rows "
+                f"An integer column{names} of {listed(tall.likelihood)} points outside the array "
+                f"of length {length} that it indexes, in rows "
                 f"{tall.rows.named(rows[:_SHOWN])}. Use integers from 0 to {length - 1}."
                 f"{_more_levels(tall, columns, length)}"
             )
     return TallModelError(
-        f"An index of {listed(tall.observed)} points outside the array that it indexes. Check the "
-        "integer columns of the model."
+        f"An index of {listed(tall.likelihood)} points outside the array that it indexes. Check "
+        "the integer columns of the model."
     )
 
 
@@ -282,7 +282,7 @@ def check_batches(
         error = abs(batch(theta, index)[known] - expected[known])
         if not np.all(error <= tolerance(tall, batch, theta, index)[known]):
             raise TallModelError(
-                f"The log-likelihood of {listed(tall.observed)} in a row changes with the rows "
+                f"The log-likelihood of {listed(tall.likelihood)} in a row changes with the rows "
                 "around it: rows are coupled in a way that was not recognised. Write the "
                 "likelihood so that each row depends on parameters and on that row alone, or "
                 "sample this model with pm.sample()."
@@ -294,7 +294,7 @@ def check_batches(
 def warn_uncompared(tall: Evaluation) -> None:
     """Say that checks of the log-likelihood had nothing to go by."""
     warn(
-        f"The log-likelihood of {listed(tall.observed)} by its own operations is not finite, or "
+        f"The log-likelihood of {listed(tall.likelihood)} by its own operations is not finite, or "
         "has lost its digits to underflow, in all of the rows and at all of the parameters looked "
         "at: the stable form that is sampled could not be compared with it. Write sums of "
         "exponentials with pm.math.logsumexp or pm.Mixture, or compare a few rows yourself."
@@ -365,5 +365,5 @@ def warn_about_whole_terms(terms: Sequence[Whole], n_rows: int) -> None:
                 f"{term.name!r} is not subsampled ({term.why}) and reads {term.numbers:,} numbers, "
                 "all of them at every gradient, which is exact and slow. Where it is a sum over "
                 "rows, write it with one element for each (a potential as a vector) and among "
-                "observed=; where it needs sums of data alone, precompute them."
+                "likelihood=; where it needs sums of data alone, precompute them."
             )

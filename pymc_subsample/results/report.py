@@ -1,22 +1,25 @@
 """One page on a run: what was checked, what failed, and what to change."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from pymc_subsample.diagnostics.checks import FAILED, IMAGES, MODES, PREFIX, SEARCHES, Rule, recall
+from pymc_subsample.chain.sampler import STATISTIC
+from pymc_subsample.diagnostics.checks import MODES, Rule
 from pymc_subsample.diagnostics.divergences import NEAREST, RULE_NAMES, Loss
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
 from pymc_subsample.diagnostics.integrals import UNIT_RULES, counted, effects_in, worded
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.reading_draws import group, sampled_rows
+from pymc_subsample.diagnostics.verdicts import GROUP, Verdict, in_result
 from pymc_subsample.results.audit.result import Audit
 from pymc_subsample.samplers.hmc_ecs import checks as hmc
+from pymc_subsample.samplers.registry import SAMPLERS, samplers_of
 from pymc_subsample.samplers.registry import families as all_families
-from pymc_subsample.samplers.registry import samplers_of
 
 _SAID = "pms.report"
 
@@ -40,13 +43,13 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
     -------
     Report
         Text by `str`, a table in a notebook, `to_dict()`, and `status`: "pass", "warn" or "fail".
-        The checks that each chain recorded at its end are given by their worst chain. Of a chain
-        that has lost its end, noise, refreshes, divergences and acceptance are judged by the draws
-        that there are. R-hat and effective sample size are those of `summary`, and of standard
-        deviations, of the worst element of the posterior; variables of more than 10,000 elements
-        are left out. Effects that were integrated out and drawn given each draw of the others are
-        judged apart: by the largest R-hat, and the effective sample size that 99% of them exceed,
-        of 2,000 evenly spread ones.
+        The checks that were made at the end of each chain, which are the group ``checks`` of
+        `idata`, are given by their worst chain. Of a chain that was interrupted, noise, refreshes,
+        divergences and acceptance are judged by the draws that there are. R-hat and effective
+        sample size are those of `summary`, and of standard deviations, of the worst element of the
+        posterior; variables of more than 10,000 elements are left out. Effects that were integrated
+        out and drawn given each draw of the others are judged apart: by the largest R-hat, and the
+        effective sample size that 99% of them exceed, of 2,000 evenly spread ones.
 
     Raises
     ------
@@ -54,12 +57,6 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
         If `idata` is no DataTree, or `audit` no `Audit`.
     ValueError
         If no step method of this package made the run.
-
-    Notes
-    -----
-    Where several step methods made the run, PyMC does not say which of them recorded which
-    verdict: numbers are then compared with their bounds anew, which is stricter where a step found
-    that going beyond one did no harm.
 
     Examples
     --------
@@ -75,20 +72,23 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
         raise TypeError(
             f"{_SAID}: audit must be what pms.audit returned, got {type(audit).__name__}."
         )
-    more = [rule for rule in UNIT_RULES if PREFIX + rule.name in stats]
-    of = counted([stats])
+    ends, of, made_by = in_result(idata), counted([stats]), samplers_of(stats)
+    kinds = {SAMPLERS[name].family for name in made_by}
+    for end in chain(*ends.values()):
+        made_by, kinds = list(dict.fromkeys([*made_by, end.sampler])), kinds | {end.family}
     families: dict[str, Sequence[Rule]] = {
-        name: [_worded(rule, of) for rule in (*rules, *more)]
+        name: [_worded(rule, of) for rule in (*rules, *UNIT_RULES)]
         for name, rules in all_families().items()
-        if all(PREFIX + rule.name in stats for rule in rules)
+        if name in kinds
     }
-    if FAILED not in stats or not families:
+    if not kinds or kinds - families.keys():
+        others = f" of {' and '.join(made_by)}" if made_by else ""
         raise ValueError(
-            f"{_SAID}: sample_stats holds no checks of this package's step methods ({FAILED!r} and "
-            f"{PREFIX + '*'!r}), only {sorted(map(str, stats.data_vars))}. Pass what "
-            "pm.sample(step=pms.HMCECS()) or another of them returned."
+            f"{_SAID}: idata holds no checks of this package's step methods, only the groups "
+            f"{list(idata.children)}{others}. Pass what pm.sample(step=pms.auto()) or another step "
+            "of this package returned."
         )
-    findings = [found for found in _recorded(stats, families) if found.name != SIGN.name]
+    findings = [found for found in _recorded(stats, ends, families) if found.name != SIGN.name]
     signs = None
     if "sign" in stats and np.any(stats["sign"].values < 0):
         share = float(stats["sign"].values.mean()) ** 2  # of all chains together
@@ -99,7 +99,7 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
         findings += audit.of_subsampling
     cost = float(stats["n_evaluations"].sum()) if "n_evaluations" in stats else np.nan
     rows, size = float(sampled_rows(idata) or np.nan), stats.sizes
-    method = samplers_of(stats) or " with ".join(families)
+    method = " with ".join(made_by)
     return Report(method, size["chain"], size["draw"], rows, cost, tuple(findings), of)
 
 
@@ -107,88 +107,63 @@ def _worded(rule: Rule, of: str) -> Rule:
     return replace(rule, title=worded(rule.title, of), remedy=worded(rule.remedy, of))
 
 
-def _recorded(stats: xr.Dataset, families: Mapping[str, Sequence[Rule]]) -> list[Finding]:
+def _recorded(
+    stats: xr.Dataset, ends: Mapping[Any, Sequence[Verdict]], families: Mapping[str, Sequence[Rule]]
+) -> list[Finding]:
     """Judge the checks that each chain recorded at its end, or at those of runs put together."""
-    verdicts = stats[FAILED].transpose("chain", "draw", ...).values
-    ends = np.all(verdicts.reshape(*verdicts.shape[:2], -1) >= 0, axis=2)
-    judged = ends[:, -1]
+    steps = int(np.prod(stats[STATISTIC].shape[2:])) if STATISTIC in stats else 1
+    wanted = stats.sizes["draw"] * steps
+    lost = [
+        label
+        for label in stats["chain"].values
+        if sum(end.draws for end in ends.get(label, ())) < wanted
+    ]
     findings = []
-    alone = len(families) == 1
-    if not judged.all():
-        who = ", ".join(map(str, stats["chain"].values[~judged]))
-        why = "interrupted, or its last draw was dropped, and with it the verdict on it"
-        instead = "Run it to its end, keep its last draw, or give an audit"
-        if (step := _thinned(stats["draw"].values)) > 1:
-            why = f"thinned to 1 draw in {step}, without the last, which holds the verdict on it"
-            instead = "Report on the run before it is thinned, or give an audit"
+    if lost:
         findings.append(
             Finding(
-                "not_judged", "chains without checks", "warn", float(np.sum(~judged)), 0.0, False,
-                f"Chain {who}: {why}. Here it is judged by its draws as far as they tell, which "
-                f"leaves out what is read from all rows. {instead}.",
+                "not_judged", "chains without checks", "warn", float(len(lost)), 0.0, False,
+                f"Chain {', '.join(map(str, lost))}: interrupted, or joined from runs without "
+                f"their group {GROUP!r}, so that no verdict is on all of its draws. Here it is "
+                "judged by them as far as they tell, which leaves out what is read from all rows. "
+                "Run it to its end, join that group too, or give an audit.",
             )
         )  # fmt: skip
     for name, rules in families.items():
         found: dict[str, list[tuple[Any, float, bool]]] = {}
-        for chain, label in enumerate(stats["chain"].values):
-            own = stats.isel(chain=chain)
-            entries = [
-                entry
-                for k in np.flatnonzero(ends[chain])
-                for entry in _at_end(rules, own.isel(draw=k), alone)
-            ]
-            if not judged[chain]:
-                entries += _from_draws(rules, own)
-            for rule, value, passed in entries:
-                found.setdefault(rule.name, []).append((label, value, passed))
-        title = "" if alone else f"{name.split(',')[0]}: "
-        named = [_searched(rule, stats) if rule.name == MODES.name else rule for rule in rules]
-        if SEARCHES in stats and not stats[SEARCHES].any():  # nothing was looked for
-            found.pop(MODES.name, None)
+        for at, label in enumerate(stats["chain"].values):
+            for verdict in ends.get(label, ()):
+                for checked, value in verdict.values.items() if verdict.family == name else ():
+                    entry = label, value, checked not in verdict.failed
+                    found.setdefault(checked, []).append(entry)
+            if label in lost:
+                for rule, value, passed in _from_draws(rules, stats.isel(chain=at)):
+                    found.setdefault(rule.name, []).append((label, value, passed))
+        title = "" if len(families) == 1 else f"{name.split(',')[0]}: "
+        named = [_searched(rule, [*chain(*ends.values())]) for rule in rules]
         findings += [
             worst_chain(rule, found[rule.name], title) for rule in named if rule.name in found
         ]
     return findings
 
 
-def _thinned(draws: np.ndarray) -> int:
-    """Return which multiple of the draws, by their numbers, was kept; 1 if not evenly."""
-    steps = np.unique(np.diff(draws))
-    return int(steps[0]) if len(steps) == 1 and steps[0] == int(steps[0]) else 1
-
-
-def _searched(rule: Rule, stats: xr.Dataset) -> Rule:
-    """Say how far the set-up looked for other modes."""
-    if SEARCHES not in stats:
+def _searched(rule: Rule, ends: Sequence[Verdict]) -> Rule:
+    """Say of other modes how far the set-up looked for them."""
+    every = max((end.searches for end in ends), default=0)
+    if rule.name != MODES.name or not every:
         return rule
-    every, mirrored = (int(stats[name].max()) for name in (SEARCHES, IMAGES))
+    mirrored = max(end.images for end in ends)
     drawn = f"{every - mirrored} from random points, {mirrored} from symmetries"
     searches = f"{every} searches that ended" if every != 1 else "the one search, which ended"
     return replace(rule, title=f"{rule.title} by {searches} at one ({drawn})")
 
 
-def _at_end(
-    rules: Sequence[Rule], last: xr.Dataset, alone: bool
-) -> Iterator[tuple[Rule, float, bool]]:
-    """Yield rule, number and verdict; a run of several steps has several of each."""
-    names = [FAILED, *(PREFIX + rule.name for rule in rules)]
-    numbers = {name: np.ravel(last[name].values) for name in names}
-    if alone:
-        for k in range(len(numbers[FAILED])):
-            yield from recall(rules, {name: x[k] for name, x in numbers.items()}) or ()
-        return
-    for rule in rules:
-        for value in numbers[PREFIX + rule.name]:
-            if not np.isnan(value):
-                yield rule, float(value), rule.holds(value)
-
-
-def _from_draws(rules: Sequence[Rule], chain: xr.Dataset) -> list[tuple[Rule, float, bool]]:
+def _from_draws(rules: Sequence[Rule], draws: xr.Dataset) -> list[tuple[Rule, float, bool]]:
     """Judge a chain whose end is missing, as far as its draws tell: rules, numbers, verdicts."""
     found = []
     for rule in rules:
         divergences = rule.name in RULE_NAMES  # by their share of the draws: the least that they do
-        values = chain.get("diverging" if divergences else rule.mean_of)
+        values = draws.get("diverging" if divergences else rule.mean_of)
         if values is None or values.dims != ("draw",):
             continue
         value = float(values.mean())

@@ -1,6 +1,7 @@
 """The table of all samplers: a line for each folder, whose `sampler.py` holds the records."""
 
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,14 +38,15 @@ def families() -> dict[str, tuple[Rule, ...]]:
     return {sampler.family: sampler.rules for sampler in SAMPLERS.values()}
 
 
-def samplers_of(stats: xr.Dataset) -> str:
-    """Name the samplers that made a run; empty where it does not say, as earlier runs do not."""
+def samplers_of(stats: xr.Dataset) -> list[str]:
+    """Name the samplers that made a run, but for those that have no number."""
     if STATISTIC not in stats:
-        return ""
+        return []
     numbers = np.unique(stats[STATISTIC].values[np.isfinite(stats[STATISTIC].values)]).astype(int)
-    return " with ".join(BY_NUMBER[k] for k in numbers if k in BY_NUMBER)
+    return [BY_NUMBER[k] for k in numbers if k in BY_NUMBER]
 
 
 def step_of(name: str) -> "type[ChainStep]":
     """Return the step method of a sampler, loading its code."""
-    return getattr(import_module("pymc_subsample"), name)
+    public = SAMPLERS[name].called.removeprefix("pms.")
+    return attrgetter(public)(import_module("pymc_subsample"))

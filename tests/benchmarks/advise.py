@@ -26,6 +26,7 @@ from _written import MODELS  # noqa: E402
 
 import pymc_subsample as pms  # noqa: E402
 from pymc_subsample.chain.nuts_trial import smallest_ess  # noqa: E402
+from pymc_subsample.samplers.registry import step_of  # noqa: E402
 
 WANTED, TUNE = 1000, 1000
 
@@ -143,7 +144,7 @@ def our_run(model, kind, draws):
     # The checks belong to the last draw.
     drawing, checking = times[-2] - times[TUNE - 1], times[-1] - times[-2]
     rate = smallest_ess(columns(idata, model)) / drawing
-    passed = int(idata["sample_stats"]["failed_checks"].values[0, -1]) == 0
+    passed = not np.any(idata["checks"]["failed"] > 0)
     return rate, times[TUNE - 1] - start + checking + WANTED / rate, passed
 
 
@@ -165,7 +166,7 @@ if __name__ == "__main__":
         seconds = nutpie_run(model, args.draws, args.draws)[1]
         ours, passed = np.nan, False
         if advice.tried:
-            _, ours, passed = our_run(model, getattr(pms, advice.tried), 10 * args.draws)
+            _, ours, passed = our_run(model, step_of(advice.tried), 10 * args.draws)
         stepped = advice.recommendation == advice.tried
         lost = took - (advice.setup_seconds if advice.step is not None else 0.0)
         recommended = ours if stepped else seconds

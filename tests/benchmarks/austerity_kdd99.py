@@ -116,7 +116,7 @@ def make_step(model, name, h):
             epsilon=0.0 if name == EXACT else name,
             batch_size=500,
             control_variate_order=None,
-            proposal=pms.Langevin(
+            proposal=pms.proposals.Langevin(
                 step_size=h, batch_size=args.batch, covariance=np.ones(SHARED["X"].shape[1])
             ),
             transitions_per_draw=1 if name == EXACT else PER_DRAW,

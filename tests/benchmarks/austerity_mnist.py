@@ -70,7 +70,7 @@ def austerity(epsilon, order=None, per_draw=PER_DRAW, scale=SCALE):
             epsilon=epsilon,
             batch_size=500,
             control_variate_order=order,
-            proposal=pms.RandomWalk(scale),
+            proposal=pms.proposals.RandomWalk(scale),
             transitions_per_draw=per_draw,
         )
 

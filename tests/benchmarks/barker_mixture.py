@@ -135,7 +135,7 @@ def chains(x, temperature, variance, thin):
         bins, model, results = BINS[len(rows)], MODELS[len(rows)], []
         with model:
             step = method(
-                proposal=pms.RandomWalk(covariance=[variance, variance]),
+                proposal=pms.proposals.RandomWalk(covariance=[variance, variance]),
                 control_variate_order=None,
                 temperature=heat,
                 transitions_per_draw=thin,
@@ -184,8 +184,8 @@ def needed_rows(x, temperature, variance):
     rng = np.random.default_rng(2)
     with MODELS[len(x)]:
         step = pms.MinibatchBarkerMH(
-            proposal=pms.RandomWalk(covariance=[variance, variance]), temperature=temperature,
-            control_variate_order=None, transitions_per_draw=1,
+            proposal=pms.proposals.RandomWalk(covariance=[variance, variance]),
+            temperature=temperature, control_variate_order=None, transitions_per_draw=1,
         )  # fmt: skip
         draws, _ = sample_batches(step, 2000, seed=99, start={"theta": np.array([0.0, 1.0])})
     needed, some = [], x[:10_000]
@@ -200,7 +200,7 @@ def full_bound(x, temperature, variance):
     with MODELS[len(x)]:
         step = pms.ConfidenceMH(
             delta=0.01, p=2, gamma=1.5, bound="full", temperature=temperature,
-            proposal=pms.RandomWalk(covariance=[variance, variance]),
+            proposal=pms.proposals.RandomWalk(covariance=[variance, variance]),
             control_variate_order=None, transitions_per_draw=1,
         )  # fmt: skip
         _, stats = sample_batches(step, args.full_draws, start={"theta": np.array([0.0, 1.0])})

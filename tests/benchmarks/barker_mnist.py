@@ -95,7 +95,7 @@ def report(model, test, temperature, sd, label, only):
         with model:
             start = perf_counter()
             step = method(
-                proposal=pms.RandomWalk(scale=sd), control_variate_order=None,
+                proposal=pms.proposals.RandomWalk(scale=sd), control_variate_order=None,
                 temperature=temperature, transitions_per_draw=1, **options,
             )  # fmt: skip
             chain, stats = sample_batches(step, draws, start={"theta": np.zeros(784)})

@@ -62,7 +62,10 @@ with pm.Model() as model:
     pm.Bernoulli("y", logit_p=pm.Data("X", X) @ beta, observed=y)
 starts = [{"beta": value} for value in rng.normal(0, 1, (CHAINS, 3))]
 
-common = {"transitions_per_draw": 1, "proposal": pms.AdaptiveMetropolis(target_accept=0.25)}
+common = {
+    "transitions_per_draw": 1,
+    "proposal": pms.proposals.AdaptiveMetropolis(target_accept=0.25),
+}
 SAMPLERS = {
     "exact MH": lambda: pms.AusterityMH(epsilon=0.0, control_variate_order=None, **common),
     "confidence, plain": lambda: pms.ConfidenceMH(

@@ -40,7 +40,7 @@ def samplers(x):
         return abs(new["theta"] - point["theta"]) * max(abs(low - middle), abs(high - middle))
 
     common = {
-        "proposal": pms.RandomWalk(2.38 / np.sqrt(len(x))),
+        "proposal": pms.proposals.RandomWalk(2.38 / np.sqrt(len(x))),
         "transitions_per_draw": 1,
     }
     few = max(60, int(args.tests * (1e5 / len(x)) ** 0.5))

@@ -36,7 +36,7 @@ def normal_model(x):
     return model
 
 
-PROPOSAL = pms.AdaptiveMetropolis(target_accept=0.5)  # the paper's, in two dimensions
+PROPOSAL = pms.proposals.AdaptiveMetropolis(target_accept=0.5)  # the paper's, in two dimensions
 
 
 def steps(order):

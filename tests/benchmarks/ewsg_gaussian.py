@@ -116,20 +116,20 @@ def by_hand(rows, count, steps, h, friction, rng, persistent=False):
 
 def samplers(model):
     """Name, step method, gradients of a row per step; SVRG-LD has a centre every n steps."""
-    yield "SGLD", make(model, pms.SGLD, step_size=5e-3, control_variate_order=None), 1
-    yield "pSGLD", make(model, pms.PSGLD, step_size=5e-3, control_variate_order=None), 1
+    yield "SGLD", make(model, pms.sgmcmc.SGLD, step_size=5e-3, control_variate_order=None), 1
+    yield "pSGLD", make(model, pms.sgmcmc.PSGLD, step_size=5e-3, control_variate_order=None), 1
     yield "SGHMC", uniform(model), 1
     yield "EWSG", weighted(model), 2
-    yield "SVRG-LD", make(model, pms.SVRGLD, step_size=5e-4), 3
+    yield "SVRG-LD", make(model, pms.sgmcmc.SVRGLD, step_size=5e-4), 3
 
 
 def weighted(model, **settings):
-    return make(model, pms.EWSG, control_variate_order=None, **EWSG | settings)
+    return make(model, pms.sgmcmc.EWSG, control_variate_order=None, **EWSG | settings)
 
 
 def uniform(model, **settings):
     settings = EWSG | settings
-    return make(model, pms.SGHMC, integrator="euler", control_variate_order=None, **settings)
+    return make(model, pms.sgmcmc.SGHMC, integrator="euler", control_variate_order=None, **settings)
 
 
 def learning_curves(model, rows, count):

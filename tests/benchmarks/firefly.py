@@ -42,8 +42,8 @@ def softmax(X, rng):
 
 STEPS = {
     "FireflyMC": lambda: pms.FireflyMC(),
-    "FireflyMC, random walk": lambda: pms.FireflyMC(proposal=pms.AdaptiveMetropolis()),
-    "MinibatchBarkerMH": lambda: pms.MinibatchBarkerMH(proposal=pms.Langevin()),
+    "FireflyMC, random walk": lambda: pms.FireflyMC(proposal=pms.proposals.AdaptiveMetropolis()),
+    "MinibatchBarkerMH": lambda: pms.MinibatchBarkerMH(proposal=pms.proposals.Langevin()),
     "HMCECS": lambda: pms.HMCECS(),
 }
 

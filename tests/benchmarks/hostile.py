@@ -57,7 +57,7 @@ TESTS = {
     "ConfidenceMH": pms.ConfidenceMH,
 }
 GRADIENTS = {
-    name: getattr(pms, name)
+    name: getattr(pms.sgmcmc, name)
     for name in ("SGLD", "PSGLD", "SVRGLD", "SGHMC", "SGNHT", "ClusteredSGHMC", "EWSG")
 }
 FIREFLY = {"FireflyMC": pms.FireflyMC}
@@ -110,7 +110,7 @@ def settings(sampler: str, reference: Reference) -> dict[str, dict]:
     elif sampler in TESTS:
         found["batches of 2"] = {"batch_size": 2}
         found["no control variates"] = {"control_variate_order": None}
-        found["large proposals"] = {"proposal": pms.RandomWalk(scale=30.0)}
+        found["large proposals"] = {"proposal": pms.proposals.RandomWalk(scale=30.0)}
         loose = {"AusterityMH": {"epsilon": 0.45}, "ConfidenceMH": {"delta": 0.9}}
         found["loose test"] = loose.get(sampler, {"max_error": 0.3, "batch_size": 2})
     elif sampler in GRADIENTS:

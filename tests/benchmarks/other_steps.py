@@ -39,6 +39,7 @@ def child(args):
     from written import draws_of
 
     import pymc_subsample as pms
+    from pymc_subsample.samplers.registry import step_of
 
     warnings.simplefilter("ignore")
     logging.getLogger("pymc").setLevel(logging.ERROR)
@@ -47,7 +48,7 @@ def child(args):
     before = time.process_time()
     with model:
         try:
-            step = getattr(pms, args.step)()
+            step = step_of(args.step)()
         except (pms.TallModelError, ValueError) as error:
             print(json.dumps({"status": "refused", "why": str(error).split(". ")[0]}))
             return

@@ -23,7 +23,7 @@ from pymc_subsample.expansion.reference import reference_at, summed
 from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.verification import check_start
-from pymc_subsample.rows.passes import Passes, processors
+from pymc_subsample.rows.workers import Workers, processors
 from pymc_subsample.samplers.minibatch.decision_errors import _rows
 
 # Of the time with one thread, on two processors that nobody else uses.
@@ -65,22 +65,22 @@ def kinds(model):
         "check at the start": lambda: check_start(tall, tall.loglik_as_written),
     }
 
-    def by(passes, run):
-        expansion.passes = passes
+    def by(workers, run):
+        expansion.workers = workers
         start = perf_counter()
-        with passes.in_use():
+        with workers.in_use():
             one_thread(run)()
         return perf_counter() - start
 
-    return {name: (lambda passes, run=run: by(passes, run)) for name, run in made.items()}
+    return {name: (lambda workers, run=run: by(workers, run)) for name, run in made.items()}
 
 
 def set_up(model):
     """The whole set-up of a step."""
 
-    def run(passes):
+    def run(workers):
         start = perf_counter()
-        pms.HMCECS(model=model, passes=passes.threads)
+        pms.HMCECS(model=model, workers=workers.threads)
         return perf_counter() - start
 
     return run
@@ -90,8 +90,8 @@ def compare(title, timed, makers, repeats):
     """Print best times over alternating repeats; return the shares with two threads."""
     found, shares = [], {}
     for name, run in timed.items():
-        for passes in makers.values():
-            run(passes)  # compiles, and tells workers what they need
+        for workers in makers.values():
+            run(workers)  # compiles, and tells workers what they need
         seconds = dict.fromkeys(makers, np.inf)
         for _ in range(repeats):
             seconds = {maker: min(seconds[maker], run(makers[maker])) for maker in makers}
@@ -112,11 +112,11 @@ def main():
     n = 50_000 if args.small else args.n
     repeats = 2 if args.small else args.repeats
     print(f"{n:,} rows, {args.d} columns; {processors()} processors")
-    makers = {"1 thread": Passes(1), "2 threads": Passes(2)}
+    makers = {"1 thread": Workers(1), "2 threads": Workers(2)}
     with ExitStack() as stack:
         if args.processes:
             pool = stack.enter_context(ProcessPoolExecutor(2, get_context("spawn")))
-            makers["2 processes"] = Passes(pool)
+            makers["2 processes"] = Workers(pool)
         model = logistic(n, args.d, 0)
         shares = compare("logistic regression", kinds(model), makers, repeats)
         grouped = kinds(logistic(n, args.d, args.groups))

@@ -58,6 +58,7 @@ def child(bank, name, rows, what):
     from time import process_time
 
     import pymc_subsample as pms
+    from pymc_subsample.samplers.registry import step_of
 
     model = models(bank, rows)[name]()
     start = process_time()
@@ -67,7 +68,7 @@ def child(bank, name, rows, what):
             model.compile_dlogp()(model.initial_point())
         else:
             try:
-                getattr(pms, what)()
+                step_of(what)()
             except (ValueError, pms.TallModelError) as error:
                 found = {"refused": str(error)[:60]}
     print(json.dumps({"seconds": process_time() - start, **found}))

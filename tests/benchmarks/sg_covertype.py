@@ -79,15 +79,15 @@ def samplers(reading, n):
     h = {name: size / share for name, size in STEP_SIZES.items()}
     h |= {name: STEP_SIZES[name] / share**0.5 for name in ("SGHMC", "EWSG")}
     h["pSGLD"] = STEP_SIZES["pSGLD"] / n
-    yield "SGLD", pms.SGLD(step_size=h["SGLD"], **plain, **shared), n // b
-    yield "pSGLD", pms.PSGLD(step_size=h["pSGLD"], **plain, **shared), n // b
+    yield "SGLD", pms.sgmcmc.SGLD(step_size=h["SGLD"], **plain, **shared), n // b
+    yield "pSGLD", pms.sgmcmc.PSGLD(step_size=h["pSGLD"], **plain, **shared), n // b
     yield (
         "SGHMC",
-        pms.SGHMC(step_size=h["SGHMC"], integrator="euler", **heavy,
+        pms.sgmcmc.SGHMC(step_size=h["SGHMC"], integrator="euler", **heavy,
                   **shared),
         n // b,
     )  # fmt: skip
-    yield "EWSG", pms.EWSG(step_size=h["EWSG"], **heavy, **shared), n // (2 * b)
+    yield "EWSG", pms.sgmcmc.EWSG(step_size=h["EWSG"], **heavy, **shared), n // (2 * b)
 
 
 def last_draws(step, steps, count, seed):

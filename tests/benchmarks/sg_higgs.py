@@ -110,20 +110,20 @@ def main():
     heavy = {"step_size": STEP, "friction": float(np.mean(sd**2)), "integrator": "symplectic"}
     with model:
         plans = {
-            "SG-HMC": pms.SGHMC(transitions_per_draw=LENGTH, resample_every=LENGTH,
+            "SG-HMC": pms.sgmcmc.SGHMC(transitions_per_draw=LENGTH, resample_every=LENGTH,
                                 control_variate_order=2, **heavy, **shared),
-            "SG-HMC, as many gradients": pms.SGHMC(
+            "SG-HMC, as many gradients": pms.sgmcmc.SGHMC(
                 transitions_per_draw=ECS_LENGTH, resample_every=ECS_LENGTH,
                 control_variate_order=2, **heavy, **shared),
-            "SGHMC, our defaults": pms.SGHMC(**shared),
-            "SGLD": pms.SGLD(step_size=0.01, transitions_per_draw=10 * ECS_LENGTH,
+            "SGHMC, our defaults": pms.sgmcmc.SGHMC(**shared),
+            "SGLD": pms.sgmcmc.SGLD(step_size=0.01, transitions_per_draw=10 * ECS_LENGTH,
                              control_variate_order=2, **shared),
-            "SGLD, h = 0.1": pms.SGLD(step_size=0.1, transitions_per_draw=ECS_LENGTH,
+            "SGLD, h = 0.1": pms.sgmcmc.SGLD(step_size=0.1, transitions_per_draw=ECS_LENGTH,
                                       control_variate_order=2, **shared),
-            "SG-HMC, no control variates": pms.SGHMC(
+            "SG-HMC, no control variates": pms.sgmcmc.SGHMC(
                 transitions_per_draw=LENGTH, resample_every=LENGTH, control_variate_order=None,
                 **heavy, **shared),
-            "SGLD, h = 0.1, no control variates": pms.SGLD(
+            "SGLD, h = 0.1, no control variates": pms.sgmcmc.SGLD(
                 step_size=0.1, transitions_per_draw=ECS_LENGTH, control_variate_order=None,
                 **shared),
         }  # fmt: skip

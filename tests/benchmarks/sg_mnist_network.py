@@ -70,17 +70,17 @@ def samplers(reading, n):
     heavy = plain | {"friction": FRICTION * b**0.5}
     h = {name: size / b**0.5 for name, size in STEP_SIZES.items()}
     euler = {"integrator": "euler"}
-    yield "EWSG", pms.EWSG(step_size=h["EWSG"], **heavy, **shared), n // (2 * b)
-    yield "SGHMC", pms.SGHMC(step_size=h["SGHMC"], **euler, **heavy, **shared), n // b
+    yield "EWSG", pms.sgmcmc.EWSG(step_size=h["EWSG"], **heavy, **shared), n // (2 * b)
+    yield "SGHMC", pms.sgmcmc.SGHMC(step_size=h["SGHMC"], **euler, **heavy, **shared), n // b
     yield (
         "CP-SGHMC",
-        pms.ClusteredSGHMC(step_size=h["CP-SGHMC"], **euler, **heavy, **shared),
+        pms.sgmcmc.ClusteredSGHMC(step_size=h["CP-SGHMC"], **euler, **heavy, **shared),
         n // b,
     )
-    yield "SGLD", pms.SGLD(step_size=STEP_SIZES["SGLD"] / b, **plain, **shared), n // b
+    yield "SGLD", pms.sgmcmc.SGLD(step_size=STEP_SIZES["SGLD"] / b, **plain, **shared), n // b
     yield (
         "pSGLD",
-        pms.PSGLD(step_size=STEP_SIZES["pSGLD"] / n, **plain, **shared),
+        pms.sgmcmc.PSGLD(step_size=STEP_SIZES["pSGLD"] / n, **plain, **shared),
         n // b,
     )
 

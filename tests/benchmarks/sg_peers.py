@@ -75,10 +75,12 @@ class Ours:
             if method == "defaults":
                 self.step = settings["step"](**shared)
             elif method == "SGLD":
-                self.step = pms.SGLD(**shared)
+                self.step = pms.sgmcmc.SGLD(**shared)
             else:
                 held = {"resample_every": STEPS, "steps_per_batch": STEPS}
-                self.step = pms.SGHMC(friction=friction, integrator="symplectic", **held, **shared)
+                self.step = pms.sgmcmc.SGHMC(
+                    friction=friction, integrator="symplectic", **held, **shared
+                )
         self.thin = self.step.transitions_per_draw
         self.once = perf_counter() - begin
 
@@ -175,7 +177,7 @@ def compared(X, y, models, exact, method, control, checks):
     shared = h, thin, FRICTION / scale
     same = 1 if control else None
     runs = [Ours(models[bits], bits, exact.mode, method, same, *shared) for bits in (64, 32)]
-    step = {"step": getattr(pms, method)}
+    step = {"step": getattr(pms.sgmcmc, method)}
     runs += [
         Ours(models[bits], bits, exact.mode, "defaults", 2, h, thin, None, **step)
         for bits in (64, 32)

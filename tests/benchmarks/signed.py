@@ -104,7 +104,7 @@ if __name__ == "__main__":
         errors = (found["mean"].values - means) / found["mcse_mean"].values
         stretch = found["sd"].values / sds - 1
         negative = float(np.mean(idata["sample_stats"]["sign"].values < 0))
-        told = bool(np.any(idata["sample_stats"]["failed_checks"].values[:, -1] > 0))
+        told = bool(np.any(idata["checks"]["failed"] > 0))
         shift = np.abs(found["mean"].values - means) / sds
         rows.append(
             [name, 100 * negative, shift.max(), np.abs(errors).max(), np.abs(stretch).max(),

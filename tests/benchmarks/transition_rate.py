@@ -17,13 +17,14 @@ from _problems import logistic_model, logistic_rows
 from _reference import laplace
 
 import pymc_subsample as pms
+from pymc_subsample.samplers.minibatch.correction import barker_correction
 
 BATCH, PRIOR_SD, EPSILON, MAX_ERROR, SIGMA = 100, 1.0, 0.05, 0.02, 1.3
 
 
 def tests(n):
     """Name, step method, its options and the hand-written test."""
-    table = pms.barker_correction(SIGMA)
+    table = barker_correction(SIGMA)
     cumulative = np.cumsum(table.probabilities)
     by_hand = barker(SIGMA, MAX_ERROR, table.error, table.support, cumulative)
     options = {"max_error": MAX_ERROR, "sigma": SIGMA}
@@ -54,7 +55,7 @@ def compare(X, y, rounds, k):
             reference = {"reference": {"beta": mode}} if order else {}
             with model:
                 step = method(
-                    proposal=pms.RandomWalk(covariance=move @ move.T), batch_size=BATCH,
+                    proposal=pms.proposals.RandomWalk(covariance=move @ move.T), batch_size=BATCH,
                     control_variate_order=order, temperature=temperature,
                     transitions_per_draw=k, **reference, **options,
                 )  # fmt: skip

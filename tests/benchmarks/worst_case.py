@@ -118,7 +118,7 @@ def problem(name, rows, make_model, mode_of, bound_of, information):
             for label, method, options, heat in methods(bound_of(x)):
                 temperature = 1.0 if heat == 1.0 else n * heat
                 step = method(
-                    proposal=pms.RandomWalk(scale=sd * np.sqrt(temperature)),
+                    proposal=pms.proposals.RandomWalk(scale=sd * np.sqrt(temperature)),
                     transitions_per_draw=1,
                     temperature=temperature,
                     **options,

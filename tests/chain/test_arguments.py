@@ -16,10 +16,10 @@ from steps_of_all_kinds import STEPS
 
 import pymc_subsample as pms
 from pymc_subsample.chain import arguments, guards
-from pymc_subsample.diagnostics.checks import FAILED
 from pymc_subsample.expansion.curvature import rounded
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.samplers.gradients.schedules import as_schedule
+from pymc_subsample.samplers.minibatch.correction import barker_correction
 
 N = 60
 _PACKAGE = Path(pms.__file__).parent
@@ -53,7 +53,7 @@ def result(values, sign=None, **statistics):
     stats = {
         "n_evaluations": np.full(shape, 100), "data_share": np.full(shape, 0.5),
         "subsample_size": np.full(shape, 30), "batch_size": np.full(shape, 30.0),
-        "sign": np.ones(shape) if sign is None else sign, FAILED: np.full(shape, -1.0),
+        "sign": np.ones(shape) if sign is None else sign, "sampler": np.full(shape, 1),
     } | statistics  # fmt: skip
     coords = {d: np.arange(n) for d, n in zip(dims, shape, strict=True)}
     return xr.DataTree.from_dict(
@@ -103,11 +103,12 @@ NUMBERS = {
     "negative": -1.5, "infinite": -np.inf, "huge": 10**400, "true": True, "text": "zz",
 }  # fmt: skip
 # Arguments for which one of NUMBERS is fit or is refused when the model is looked at.
-FIT = {("bound", "negative"), ("dim", "text"), ("vars", "text"), ("observed", "text")}
-FIT |= {("blocked", "true"), ("reparameterize", "true"), ("skipna", "true"), ("rng", "huge")}
+FIT = {("bound", "negative"), ("dim", "text"), ("vars", "text"), ("likelihood", "text")}
+FIT |= {("reparameterize", "true"), ("skipna", "true"), ("rng", "huge")}
 CALLABLES = [
-    *STEPS, pms.RandomWalk, pms.AdaptiveMetropolis, pms.Langevin, pms.PolynomialDecay,
-    pms.Cyclical, pms.advise, pms.audit, pms.barker_correction, pms.efficiency, pms.expectation,
+    *STEPS, pms.proposals.RandomWalk, pms.proposals.AdaptiveMetropolis, pms.proposals.Langevin,
+    pms.sgmcmc.PolynomialDecay, pms.sgmcmc.Cyclical, pms.advise, pms.audit, barker_correction,
+    pms.efficiency, pms.expectation,
     pms.plot_audit, pms.plot_batch_sizes, pms.plot_evaluations, pms.plot_subsample, pms.quantile,
     pms.report, pms.summary,
 ]  # fmt: skip
@@ -146,16 +147,13 @@ def case(function, name, **given):
 
 
 EMPTY_OR_TOO_LARGE = [
-    case(pms.HMCECS, "observed", observed=3),
-    case(pms.HMCECS, "observed", observed=[]),
-    case(pms.HMCECS, "observed", observed=["y", 3]),
+    case(pms.HMCECS, "likelihood", likelihood=3),
+    case(pms.HMCECS, "likelihood", likelihood=[]),
+    case(pms.HMCECS, "likelihood", likelihood=["y", 3]),
     case(pms.HMCECS, "vars", vars=[]),
     case(pms.HMCECS, "vars", vars=["zz"]),
     case(pms.HMCECS, "vars", vars=[np.zeros(2)]),
     case(pms.HMCECS, "model", model="m"),
-    case(pms.HMCECS, "blocked", blocked="no"),
-    case(pms.HMCECS, "blocked", blocked=1),
-    case(pms.HMCECS, "compile_kwargs", compile_kwargs=3),
     case(pms.HMCECS, "initial_point", initial_point=[0]),
     case(pms.HMCECS, r"initial_point\['a'\]", initial_point={"a": "x"}),
     case(pms.HMCECS, r"initial_point\['a'\]", initial_point={"a": np.nan}),
@@ -163,7 +161,9 @@ EMPTY_OR_TOO_LARGE = [
     case(pms.HMCECS, "max_treedepth", max_treedepth=10**9),
     case(pms.HMCECS, "transitions_per_draw", transitions_per_draw=10**9),
     case(pms.HMCECS, "control_variate_order.*None: HMCECS estimates", control_variate_order=None),
-    case(pms.SGLD, "control_variate_order.*0: SGLD looks at changes", control_variate_order=0),
+    case(
+        pms.sgmcmc.SGLD, "control_variate_order.*0: SGLD looks at changes", control_variate_order=0
+    ),
     case(pms.HMCECS, "temperature", temperature=1e300),
     case(pms.HMCECS, "temperature", temperature=1e-300),
     case(pms.HMCECS, "subsample_size", subsample_size=10**30),
@@ -175,23 +175,23 @@ EMPTY_OR_TOO_LARGE = [
     ),
     case(pms.HMCECS, r"reference\['a'\]", reference={"a": "1.0", "b": 0.0}),
     case(pms.HMCECS, r"reference\['a'\]", reference={"a": 1j, "b": 0.0}),
-    case(pms.SGLD, "step_size", step_size=10**400),
-    case(pms.EWSG, "index_chain", index_chain=10**9),
+    case(pms.sgmcmc.SGLD, "step_size", step_size=10**400),
+    case(pms.sgmcmc.EWSG, "index_chain", index_chain=10**9),
     case(pms.AusterityGibbs, "sweeps_per_draw", sweeps_per_draw=10**9),
     case(pms.AusterityMH, "epsilon is called as epsilon\\(draw\\)", epsilon=lambda: 0.1),
     case(pms.AusterityGibbs, "epsilon is called as", epsilon=lambda a, b: 0.1),
     case(pms.ConfidenceMH, "bound is called as", bound=lambda point: 1.0),
     case(pms.MinibatchBarkerMH, "proposal is called as", proposal=lambda point: (point, 0.0)),
-    case(pms.RandomWalk, "covariance", covariance="wide"),
-    case(pms.RandomWalk, "covariance", covariance=["a", "b"]),
-    case(pms.RandomWalk, "covariance", covariance=[1e300, 1.0]),
-    case(pms.Langevin, "covariance", covariance=[[1.0, 0.0], [0.0, -1.0]]),
-    case(pms.AdaptiveMetropolis, "covariance", covariance=np.zeros((0, 0))),
-    case(pms.PolynomialDecay, "power", power=None),
-    case(pms.PolynomialDecay, "power", power=1.5),
-    case(pms.PolynomialDecay, "offset", offset=None),
-    case(pms.Cyclical, "length", length=None),
-    case(pms.Cyclical, "length", length=0.5),
+    case(pms.proposals.RandomWalk, "covariance", covariance="wide"),
+    case(pms.proposals.RandomWalk, "covariance", covariance=["a", "b"]),
+    case(pms.proposals.RandomWalk, "covariance", covariance=[1e300, 1.0]),
+    case(pms.proposals.Langevin, "covariance", covariance=[[1.0, 0.0], [0.0, -1.0]]),
+    case(pms.proposals.AdaptiveMetropolis, "covariance", covariance=np.zeros((0, 0))),
+    case(pms.sgmcmc.PolynomialDecay, "power", power=None),
+    case(pms.sgmcmc.PolynomialDecay, "power", power=1.5),
+    case(pms.sgmcmc.PolynomialDecay, "offset", offset=None),
+    case(pms.sgmcmc.Cyclical, "length", length=None),
+    case(pms.sgmcmc.Cyclical, "length", length=0.5),
     case(pms.advise, "model", model=3),
     case(pms.advise, "random_seed", random_seed="x"),
     case(pms.advise, "effective_draws", effective_draws=0),
@@ -245,7 +245,7 @@ def test_bad_input_is_refused_by_name(
 
 
 @pytest.mark.costly(cases=0)
-@pytest.mark.parametrize("step", [pms.MinibatchBarkerMH, pms.SGLD])
+@pytest.mark.parametrize("step", [pms.MinibatchBarkerMH, pms.sgmcmc.SGLD])
 def test_batches_larger_than_the_data_are_refused_by_all(step, tiny):
     with pytest.raises(ValueError, match=f"batch_size={N + 1} is larger .* rows, {N}"):
         step(model=tiny, batch_size=N + 1)
@@ -253,7 +253,7 @@ def test_batches_larger_than_the_data_are_refused_by_all(step, tiny):
 
 
 @pytest.mark.costly(cases=1)
-@pytest.mark.parametrize("step", [pms.HMCECS, pms.MinibatchBarkerMH, pms.SGLD])
+@pytest.mark.parametrize("step", [pms.HMCECS, pms.MinibatchBarkerMH, pms.sgmcmc.SGLD])
 def test_the_highest_order_is_known_to_all(step, tiny):
     assert step(model=tiny, control_variate_order="auto").control_variate_order == 2
 
@@ -347,7 +347,7 @@ def test_data_changed_in_place_are_refused(how):
         b, c = pm.Normal("b", 0, 1), pm.Normal("c", 0, 1, shape=3)
         z = pm.Data("z", rng.normal(size=N))
         pm.Normal("y", b * x + z + c[g], 1, observed=y)
-    step = pms.SGLD(model=model)
+    step = pms.sgmcmc.SGLD(model=model)
     step.setup_chain(np.random.default_rng(1), 5, 5)
     match how:
         case "data":
@@ -380,7 +380,9 @@ def test_glimpses_of_long_arrays_see_changes_of_many_elements():
 
 @pytest.fixture(scope="module")
 def step(tiny):
-    return pms.SGLD(model=tiny, metric="identity", step_size=1e-3, control_variate_order=None)
+    return pms.sgmcmc.SGLD(
+        model=tiny, metric="identity", step_size=1e-3, control_variate_order=None
+    )
 
 
 @pytest.mark.costly
@@ -453,11 +455,11 @@ def test_draws_that_are_nan_have_no_numbers(signed):
 WHOLE = [
     (pms.HMCECS, {"path_length": 1, "temperature": 2}),
     (pms.ScalableMH, {"intensity": 2, "path_length": 1}),
-    (pms.ScalableMH, {"proposal": pms.Langevin(step_size=1)}),
-    (pms.AusterityMH, {"proposal": pms.RandomWalk(1, covariance=[1, 1])}),
+    (pms.ScalableMH, {"proposal": pms.proposals.Langevin(step_size=1)}),
+    (pms.AusterityMH, {"proposal": pms.proposals.RandomWalk(1, covariance=[1, 1])}),
     (pms.ConfidenceMH, {"bound": lambda point, new: 1}),
     (pms.MinibatchBarkerMH, {"proposal": lambda point, rng: (point, 0)}),
-    (pms.SGHMC, {"friction": 1, "step_size": 1}),
+    (pms.sgmcmc.SGHMC, {"friction": 1, "step_size": 1}),
 ]
 
 

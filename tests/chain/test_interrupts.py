@@ -20,10 +20,10 @@ from exact_cases import pairs
 from numba import types
 from steps_of_all_kinds import STEPS
 
-import pymc_subsample as pms
 from pymc_subsample.compiled.functions import address_of, generator_at
 from pymc_subsample.samplers.gradients import kernel as langevin
 from pymc_subsample.samplers.hmc_ecs import kernel as hmc
+from pymc_subsample.samplers.registry import step_of
 
 # Called from Python, by module of `samplers`.
 ENTRY_POINTS = [
@@ -55,7 +55,7 @@ def logistic(n=2000, d=3):
 
 def made(name):
     model = pairs() if name == "AusterityGibbs" else logistic()
-    return model, getattr(pms, name)(model=model)
+    return model, step_of(name)(model=model)
 
 
 def interrupted(work, n_children, n_interrupts, longest):

@@ -8,9 +8,9 @@ import numpy as np
 import pymc as pm
 import pytest
 
-import pymc_subsample as pms
 from pymc_subsample.chain import progress
 from pymc_subsample.chain.progress import announced, doing
+from pymc_subsample.samplers.registry import step_of
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ STEPS = {
 @pytest.mark.costly(cases=1)
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_say_what_they_are_at(name, said, monkeypatch):
-    make = getattr(pms, name)
+    make = step_of(name)
     with pm.Model() as model:
         a = pm.Normal("a")
         pm.Bernoulli("y", logit_p=a, observed=np.arange(200) % 3 == 0)

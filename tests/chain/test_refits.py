@@ -242,7 +242,7 @@ def test_steps_without_control_variates_refuse_what_they_would_not_use(first, gi
     with pytest.raises(ValueError, match="reference"):
         pms.MinibatchBarkerMH(model=case.model, control_variate_order=None, reference=reference)
     with pytest.raises(ValueError, match="reference"):
-        pms.SGLD(
+        pms.sgmcmc.SGLD(
             model=case.model, control_variate_order=None, reference=reference, step_size=1e-3,
             metric="identity",
         )  # fmt: skip
@@ -312,7 +312,7 @@ def read(monkeypatch):
 
 
 @pytest.mark.costly(cases=0)
-@pytest.mark.parametrize("make", [pms.HMCECS, pms.SGLD, pms.ScalableMH])
+@pytest.mark.parametrize("make", [pms.HMCECS, pms.sgmcmc.SGLD, pms.ScalableMH])
 def test_of_rows_on_disk_new_ones_alone_are_read(make, grown, read):
     rows, run = grown
     data = rows.select(**COLUMNS)

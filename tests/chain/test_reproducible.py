@@ -17,7 +17,7 @@ X = rng.normal(size=(6_000, 40))
 y = (rng.random(6_000) < 1 / (1 + np.exp(-X[:, :4] @ [0.5, -0.3, 0.2, 0.1]))).astype(int)
 with pm.Model():
     pm.Bernoulli("y", logit_p=X @ pm.Normal("b", 0, 1, shape=40), observed=y)
-    for step in (pms.HMCECS, pms.MinibatchBarkerMH, pms.SVRGLD, pms.SGHMC):
+    for step in (pms.HMCECS, pms.MinibatchBarkerMH, pms.sgmcmc.SVRGLD, pms.sgmcmc.SGHMC):
         idata = pm.sample(
             40, tune=120, chains=1, cores=1, random_seed=3, step=step(), progressbar=False,
             quiet=True, compute_convergence_checks=False,

@@ -1,11 +1,13 @@
 """Records of samplers: declared in their folders, validated when they are made, read everywhere."""
 
 import ast
+import pickle
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from exact_cases import pairs
 from pymc.step_methods.compound import BlockedStep
 from steps_of_all_kinds import STEPS
 
@@ -22,8 +24,32 @@ def test_a_step_is_one_chain_that_runs_a_sampler(step):
     assert step.__bases__ == (ChainStep,)
     assert ChainStep.__bases__ == (BlockedStep,)
     assert step_of(step.sampler.name) is step
-    assert step.rules is step.sampler.rules
+    assert eval(step.sampler.called, {"pms": pms}) is step
     assert step.stats_dtypes_shapes == step.sampler.statistics
+
+
+@pytest.mark.costly(cases=2)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_shows_what_it_is_and_chose(step, model):
+    if step is pms.AusterityGibbs:
+        model = pairs()
+    made = step(model=model)
+    of = ", ".join(rv.name for rv in model.free_RVs)
+    assert repr(made).startswith(f"<{step.__name__} of {of}: {made.n_rows:,} rows of ")
+    for name in step.sampler.chosen:
+        assert f" {name.rpartition('.')[2]}=" in repr(made)
+    assert repr(pickle.loads(pickle.dumps(made))) == repr(made)
+
+
+@pytest.mark.costly
+def test_the_step_of_auto_shows_which_sampler_it_is(model):
+    shown = repr(pms.auto(model=model))
+    assert re.match(r"<(HMCECS|ScalableMH) of a, b: \d+ rows of y; ", shown)
+    assert "control_variate_order=2" in shown
+
+
+def test_a_step_that_is_not_set_up_shows_that(model):
+    assert repr(pms.HMCECS.__new__(pms.HMCECS, model=model)) == "<HMCECS, which is not set up>"
 
 
 def test_samplers_of_a_family_record_the_same_rules():
@@ -39,7 +65,7 @@ def test_samplers_of_a_family_record_the_same_rules():
         ({"number": -1}, "name and number must be those of a class, got -1"),
         ({"rules": ()}, "at least one Rule"),
         ({"rules": ("noise",)}, r"at least one Rule, got \['noise'\]"),
-        ({"rules": 2 * pms.HMCECS.rules[:1]}, r"\['tune'\] are there twice"),
+        ({"rules": 2 * pms.HMCECS.sampler.rules[:1]}, r"\['tune'\] are there twice"),
         ({"numbers": ("step_size",)}, r"no statistic: \['acceptance_rate', 'data_share'"),
         ({"shown": ("energy",)}, r"no column for \['energy'\]"),
     ],

@@ -859,8 +859,8 @@ def test_coordinates_belong_to_the_sampled_variables_alone():
     [
         lambda: pms.MinibatchBarkerMH(rng=1),
         lambda: pms.AusterityMH(rng=1),
-        lambda: pms.SGHMC(rng=1),
-        lambda: pms.SGLD(rng=1),
+        lambda: pms.sgmcmc.SGHMC(rng=1),
+        lambda: pms.sgmcmc.SGLD(rng=1),
     ],
     ids=["Barker", "austerity", "SGHMC", "SGLD"],
 )

@@ -113,7 +113,7 @@ def test_a_row_beyond_which_nothing_is_likely_is_told_of_stochastic_gradients(wa
     """One of 300,000: batches do not hold it, nor do random rows. Standard deviations are off."""
     model, sd = wall
     with model:
-        idata = pm.sample(3_000, step=pms.SGHMC(), chains=2, random_seed=seed, **QUIET)
+        idata = pm.sample(3_000, step=pms.sgmcmc.SGHMC(), chains=2, random_seed=seed, **QUIET)
     assert idata.posterior["theta"].std() > 1.05 * sd
     found = {f.name: f.status for f in pms.report(idata).findings}
     assert found["overlooked"] == "fail"
@@ -168,7 +168,7 @@ def test_of_too_many_rows_the_check_is_left_out(wall, monkeypatch):
     for most in (1e12, 1_000_000):
         monkeypatch.setattr(overlooked_rows, "MOST_ROWS", most)
         with model:
-            idata = pm.sample(1_000, step=pms.SGHMC(), chains=1, random_seed=1, **QUIET)
+            idata = pm.sample(1_000, step=pms.sgmcmc.SGHMC(), chains=1, random_seed=1, **QUIET)
         assert ("overlooked" in {f.name for f in pms.report(idata).findings}) == (most > 1e9)
 
 

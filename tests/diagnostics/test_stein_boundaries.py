@@ -256,7 +256,7 @@ def constrained():
 
 @pytest.mark.costly(cases=2)
 @pytest.mark.parametrize(
-    "kind", [pms.HMCECS, pms.ScalableMH, pms.MinibatchBarkerMH, pms.FireflyMC, pms.SGLD]
+    "kind", [pms.HMCECS, pms.ScalableMH, pms.MinibatchBarkerMH, pms.FireflyMC, pms.sgmcmc.SGLD]
 )
 def test_chains_start_inside(kind, constrained):
     """Half of what lies around the reference, which is at the edge, is outside."""
@@ -280,9 +280,9 @@ def test_trajectories_that_cross_an_edge_are_rejections(kernel, constrained):
         step = pms.HMCECS(kernel=kernel)
         idata = pm.sample(1000, tune=500, chains=2, step=step, random_seed=1, **QUIET)
     assert step.record.crossings > 100
-    stats = idata.sample_stats
-    assert stats["diverging"].sum() == stats["check_divergences"][:, -1].sum() == 0
-    assert np.all(stats["failed_checks"][:, -1] == 0)
+    found = idata.checks.sel(check="divergences")["value"]
+    assert idata.sample_stats["diverging"].sum() == found.sum() == 0
+    assert not np.any(idata.checks["failed"] > 0)
     draws = idata.posterior["b"].values.reshape(-1, 2)
     # Effective draws are a tenth of 2,000: five standard errors of a mean and of an sd.
     np.testing.assert_allclose(draws.mean(0), exact.mean(0), atol=5 * exact.std() / 200**0.5)
@@ -311,7 +311,7 @@ def test_an_edge_hides_no_divergences(caplog):
         idata = pm.sample(1000, tune=1000, chains=2, step=step, random_seed=1, **QUIET)
     assert step.record.crossings > 50
     assert "of 1000 draws diverged" in caplog.text
-    assert idata.sample_stats["check_divergences"][:, -1].max() > 1
+    assert idata.checks.sel(check="divergences")["value"].max() > 1
     assert pms.report(idata).status == "fail"
 
 
@@ -339,7 +339,7 @@ def test_crossings_of_no_edge_are_divergences():
 def test_gradients_that_leave_the_support_name_it(constrained, caplog):
     model, _ = constrained
     with model, caplog.at_level(logging.WARNING):
-        pm.sample(300, tune=300, chains=1, step=pms.SGLD(), random_seed=1, **QUIET)
+        pm.sample(300, tune=300, chains=1, step=pms.sgmcmc.SGLD(), random_seed=1, **QUIET)
     assert "outside of the support: 'c' (a potential)" in caplog.text
 
 
@@ -348,7 +348,7 @@ def test_gradients_that_ignore_a_jump_say_so(caplog):
     with pm.Model(), caplog.at_level(logging.WARNING):
         b, *_ = a_step(mean)
         pm.Normal("y", (x * b).sum(-1), 1, observed=y)
-        idata = pm.sample(300, tune=300, chains=1, step=pms.SGLD(), random_seed=1, **QUIET)
+        idata = pm.sample(300, tune=300, chains=1, step=pms.sgmcmc.SGLD(), random_seed=1, **QUIET)
     assert "A prior or a potential jumps by 1 beside the draws" in caplog.text
     assert pms.report(idata).status != "pass"
 

@@ -129,7 +129,7 @@ def test_correlations_without_rows_are_not_told():
     assert TAIL.name not in [found.name for found in pms.report(idata).findings]
 
 
-@pytest.mark.parametrize("kind", [pms.FireflyMC, pms.SGHMC, pms.MinibatchBarkerMH])
+@pytest.mark.parametrize("kind", [pms.FireflyMC, pms.sgmcmc.SGHMC, pms.MinibatchBarkerMH])
 def test_all_kinds_of_chains_look(kind):
     with separated(lambda name: pm.Cauchy(name, 0, 10)):
         step = kind(rng=1)

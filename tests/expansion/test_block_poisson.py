@@ -482,7 +482,8 @@ def test_negative_signs_are_told(logistic, caplog):
     negative = (idata.sample_stats["sign"].values < 0).mean(axis=1)
     assert negative.max() > 0.01
     assert "pms.summary" in caplog.text
-    np.testing.assert_allclose(idata.sample_stats["check_negative"].values[:, -1], negative)
+    recorded = idata.checks.sel(check="negative")["value"]
+    np.testing.assert_allclose(recorded.values[:, 0], negative)
 
 
 # The step

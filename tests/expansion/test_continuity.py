@@ -141,21 +141,21 @@ def written(function):
 GRADIENT_STEPS = {
     "HMCECS": pms.HMCECS,
     "nuts": lambda **k: pms.HMCECS(kernel="nuts", subsample_size=100, **k),
-    "SGLD": pms.SGLD,
-    "plain SGLD": lambda **k: pms.SGLD(
+    "SGLD": pms.sgmcmc.SGLD,
+    "plain SGLD": lambda **k: pms.sgmcmc.SGLD(
         control_variate_order=None, metric="identity", step_size=1e-3, **k
     ),
-    "PSGLD": pms.PSGLD,
-    "SVRGLD": pms.SVRGLD,
-    "SGHMC": pms.SGHMC,
-    "SGNHT": pms.SGNHT,
-    "EWSG": pms.EWSG,
-    "ClusteredSGHMC": pms.ClusteredSGHMC,
+    "PSGLD": pms.sgmcmc.PSGLD,
+    "SVRGLD": pms.sgmcmc.SVRGLD,
+    "SGHMC": pms.sgmcmc.SGHMC,
+    "SGNHT": pms.sgmcmc.SGNHT,
+    "EWSG": pms.sgmcmc.EWSG,
+    "ClusteredSGHMC": pms.sgmcmc.ClusteredSGHMC,
     "MinibatchBarkerMH": lambda **k: pms.MinibatchBarkerMH(
-        proposal=pms.Langevin(), control_variate_order=None, **k
+        proposal=pms.proposals.Langevin(), control_variate_order=None, **k
     ),
-    "AusterityMH": lambda **k: pms.AusterityMH(proposal=pms.Langevin(), **k),
-    "ConfidenceMH": lambda **k: pms.ConfidenceMH(proposal=pms.Langevin(), **k),
+    "AusterityMH": lambda **k: pms.AusterityMH(proposal=pms.proposals.Langevin(), **k),
+    "ConfidenceMH": lambda **k: pms.ConfidenceMH(proposal=pms.proposals.Langevin(), **k),
 }
 # Compilation is what takes time: each step meets two models, each model most of the steps.
 PAIRS = [
@@ -239,9 +239,9 @@ def test_the_bank_integrates(name, tall_model, expansion):
 @pytest.mark.costly(cases=0)
 def test_a_variable_that_another_step_moves_may_have_none():
     with written(change_point):
-        assert pms.SGLD(vars=["early", "late"]).n_rows == N
+        assert pms.sgmcmc.SGLD(vars=["early", "late"]).n_rows == N
         with pytest.raises(pms.TallModelError, match="changes with 'at'"):
-            pms.SGLD(vars=["at"])
+            pms.sgmcmc.SGLD(vars=["at"])
 
 
 @pytest.mark.costly

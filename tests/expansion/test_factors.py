@@ -257,8 +257,8 @@ def test_state_with_a_sparse_factor_round_trips(many_effects):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda model: pms.PSGLD(model=model, integrate=False, rng=1),
-        lambda model: pms.SGHMC(model=model, integrate=False, rng=1),
+        lambda model: pms.sgmcmc.PSGLD(model=model, integrate=False, rng=1),
+        lambda model: pms.sgmcmc.SGHMC(model=model, integrate=False, rng=1),
         lambda model: pms.MinibatchBarkerMH(model=model, integrate=False, rng=1),
         lambda model: pms.HMCECS(model=model, rng=1, vars=[model["a"]]),
     ],

@@ -9,13 +9,14 @@ from exact_cases import groups_of_all_sizes
 from mode_bank import MULTIMODAL, UNIMODAL
 
 import pymc_subsample as pms
+from pymc_subsample import sgmcmc
 from pymc_subsample.chain import setup
 from pymc_subsample.chain.multimodality import number_of_chain, prior_draws
 from pymc_subsample.expansion.symmetric_modes import ThetaPart, images
 
 QUICK = ("square", "conflict", "signed_phase", "mirrored_hierarchy")
 QUICK_CONTROLS = ("logistic", "weak_centred", "weak_noncentred", "one_sided_square", "collinear")
-STEPS = (pms.HMCECS, pms.MinibatchBarkerMH, pms.SGHMC)
+STEPS = (pms.HMCECS, pms.MinibatchBarkerMH, sgmcmc.SGHMC)
 
 
 def both(bank, quick):
@@ -202,7 +203,7 @@ def test_no_sampler_is_silent(name, make):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
-    [pms.FireflyMC, pms.AusterityMH, pms.ConfidenceMH, pms.SGLD, pms.SVRGLD, pms.EWSG],
+    [pms.FireflyMC, pms.AusterityMH, pms.ConfidenceMH, sgmcmc.SGLD, sgmcmc.SVRGLD, sgmcmc.EWSG],
 )
 def test_nor_is_any_other(make):
     test_no_sampler_is_silent("square", make)

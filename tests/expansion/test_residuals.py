@@ -179,7 +179,7 @@ def rare(n=100_000):
 def test_rare_rows_are_read_always_by_small_proposals(step, right):
     """And without that are missed: most batches know nothing of them."""
     model, mean, sd, other = rare()
-    walk = pms.RandomWalk(0.2, covariance=[other**2, sd**2])
+    walk = pms.proposals.RandomWalk(0.2, covariance=[other**2, sd**2])
     one = step(model=model, proposal=walk, transitions_per_draw=100)
     assert set(range(6)) <= set(one.always)
     assert len(one.always) < 20
@@ -209,7 +209,7 @@ def test_bounds_are_of_rows_that_are_drawn():
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("proposal", [None, pms.Langevin(batch_size=50)])
+@pytest.mark.parametrize("proposal", [None, pms.proposals.Langevin(batch_size=50)])
 def test_rows_that_are_read_always_are_counted(proposal):
     model, *_ = rare(20_000)
     one = pms.MinibatchBarkerMH(model=model, proposal=proposal, transitions_per_draw=4)
@@ -227,7 +227,7 @@ def test_rows_that_are_read_always_are_counted(proposal):
 def test_all_rows_are_all_rows():
     """Batches and gradients of as many as there are, where some are read always."""
     model, *_ = rare(2_000)
-    for proposal in (None, pms.Langevin(batch_size=2_000)):
+    for proposal in (None, pms.proposals.Langevin(batch_size=2_000)):
         one = pms.MinibatchBarkerMH(model=model, proposal=proposal, batch_size=2_000)
         assert len(one.always)
         _, stats = chain(one, model.initial_point(), tune=5, draws=5)

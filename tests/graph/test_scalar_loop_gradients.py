@@ -184,7 +184,7 @@ def test_curvatures_are_differences_of_slopes(linear):
 def test_the_order_falls_to_one_and_the_first_message_says_why(caplog):
     caplog.set_level(logging.INFO)
     model = probit(log_phi)
-    for step in (pms.HMCECS, pms.MinibatchBarkerMH, pms.SGLD):
+    for step in (pms.HMCECS, pms.MinibatchBarkerMH, pms.sgmcmc.SGLD):
         caplog.clear()
         assert step(model=model).control_variate_order == 1
         assert "no second derivatives of 'y' (NotImplementedError: no slope of Flat)" in caplog.text

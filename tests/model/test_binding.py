@@ -123,7 +123,7 @@ def test_all_rows_are_those_of_the_model_in_memory(name, table, rows):
         (pms.HMCECS, {}),
         (pms.ScalableMH, {}),
         (pms.MinibatchBarkerMH, {"control_variate_order": None}),
-        (pms.SGLD, {}),
+        (pms.sgmcmc.SGLD, {}),
     ],
 )
 def test_draws_are_those_of_the_model_in_memory(step, given, table, rows):

@@ -19,6 +19,7 @@ from pytensor.raise_op import Assert
 from pytensor.tensor.extra_ops import CumOp
 
 import pymc_subsample as pms
+from pymc_subsample import sgmcmc
 from pymc_subsample.model import TallModel, TallModelError, trace, verification
 
 REFUSED = {}
@@ -529,12 +530,12 @@ def test_square_outcome_is_settled_by_dim():
         np.testing.assert_allclose(rows, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("arguments", [{"observed": ["z"]}, {"dim": "row"}], ids=str)
+@pytest.mark.parametrize("arguments", [{"likelihood": ["z"]}, {"dim": "row"}], ids=str)
 def test_unknown_names(arguments):
     model = MODELS["data_containers_with_dims"](np.random.default_rng(1))
     with pytest.raises(TallModelError) as error:
         TallModel(model, **arguments)
-    asked, known = ("z", "y") if "observed" in arguments else ("row", "obs")
+    asked, known = ("z", "y") if "likelihood" in arguments else ("row", "obs")
     assert re.search(name(asked), str(error.value))
     assert re.search(name(known), str(error.value))
 
@@ -559,17 +560,17 @@ def test_fitted_values_of_bambi_are_left_to_its_own_fit(caplog):
     assert "Bambi" not in caplog.text
 
 
-@pytest.mark.parametrize("observed", ["zeta", ["y", "zeta"]])
-def test_unknown_observed_is_named_in_full(observed):
+@pytest.mark.parametrize("named", ["zeta", ["y", "zeta"]])
+def test_unknown_likelihood_is_named_in_full(named):
     model = MODELS["normal"](np.random.default_rng(1))
-    with pytest.raises(TallModelError, match=r"observed holds 'zeta'.*\['y'\]"):
-        TallModel(model, observed=observed)
+    with pytest.raises(TallModelError, match=r"likelihood holds 'zeta'.*\['y'\]"):
+        TallModel(model, likelihood=named)
 
 
-def test_observed_of_another_type_is_named():
+def test_likelihood_of_another_type_is_named():
     model = MODELS["normal"](np.random.default_rng(1))
-    with pytest.raises(TypeError, match=r"observed must hold variables or their names, got 3"):
-        TallModel(model, observed=[3])
+    with pytest.raises(TypeError, match=r"likelihood must hold variables or their names, got 3"):
+        TallModel(model, likelihood=[3])
 
 
 @pytest.mark.parametrize("evaluate_all", [True, False])
@@ -604,7 +605,9 @@ def test_rows_whose_parameters_are_invalid_are_impossible():
 
 
 @pytest.mark.costly(cases=1)
-@pytest.mark.parametrize("step", [pms.SGLD, pms.SVRGLD, pms.FireflyMC, pms.AusterityMH, pms.HMCECS])
+@pytest.mark.parametrize(
+    "step", [sgmcmc.SGLD, sgmcmc.SVRGLD, pms.FireflyMC, pms.AusterityMH, pms.HMCECS]
+)
 def test_a_row_that_cuts_the_posterior_off_is_named_before_sampling(step):
     """Batches of rows miss the one that is impossible beyond a boundary, and their checks too."""
     rng = np.random.default_rng(1)
@@ -694,8 +697,8 @@ def test_observed_variable_without_the_dimension():
         pm.Normal("y", mu, 1, observed=rng.normal(size=N), dims="obs")
         pm.Normal("z", mu, 1, observed=rng.normal(size=7))
     with pytest.raises(TallModelError, match=r"\bz\b"):
-        TallModel(model, observed=["y", "z"], dim="obs")
-    assert TallModel(model, dim="obs").observed == ("y",)
+        TallModel(model, likelihood=["y", "z"], dim="obs")
+    assert TallModel(model, dim="obs").likelihood == ("y",)
 
 
 @pytest.mark.parametrize("rotated", [False, True], ids=["smoothed", "gaussian process"])

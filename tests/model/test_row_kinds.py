@@ -37,7 +37,7 @@ def points(tall, n):
 @pytest.mark.costly(cases=1)
 def test_every_term_has_rows(case):
     _, tall, sizes = case
-    assert set(tall.observed) == set(sizes)
+    assert set(tall.likelihood) == set(sizes)
     assert tall.n_rows == sum(sizes.values())
     assert {w.name for w in tall.whole} <= {"few"}
 
@@ -165,13 +165,13 @@ def test_coupled_rows_name_their_variable(m):
     """What is coupled is evaluated in full where it is the smaller part, and refused otherwise."""
     model, _ = coupled_beside_rows(pt.cumsum, m)
     with pytest.raises(TallModelError, match=r"rows of 'walk' are coupled by CumOp"):
-        TallModel(model, observed=["y", "walk"])
+        TallModel(model, likelihood=["y", "walk"])
     if m > N:
         with pytest.raises(TallModelError, match=r"rows of 'walk' are coupled by CumOp"):
             TallModel(model)
         return
     tall = TallModel(model)
-    assert tall.observed == ("y",)
+    assert tall.likelihood == ("y",)
     [walk] = tall.whole
     assert (walk.name, walk.numbers) == ("walk", m * K + m)
     assert "'walk'" in tall.described
@@ -184,9 +184,9 @@ def test_latent_per_row_of_the_smaller_part_is_in_full():
         a = pm.Normal("a", 0, 1, shape=20)
         pm.Normal("y", a[rng.integers(0, 20, N)], 1, observed=rng.normal(size=N))
         pm.Normal("mean", a, 0.1, observed=rng.normal(size=20))
-    assert TallModel(model).observed == ("y",)
+    assert TallModel(model).likelihood == ("y",)
     with pytest.raises(TallModelError, match=r"'a' .* per row of 'mean'"):
-        TallModel(model, observed=["mean"])
+        TallModel(model, likelihood=["mean"])
 
 
 def test_bad_rows_are_named_with_their_variable():
@@ -301,7 +301,7 @@ def test_posterior_of_three_likelihoods(known_posterior):
             draws=2000, tune=500, chains=2, cores=1, step=step, random_seed=1,
             progressbar=False, compute_convergence_checks=False,
         )  # fmt: skip
-    assert step.observed == ("counts", "waits", "unfinished")
+    assert step.likelihood == ("counts", "waits", "unfinished")
     check_posterior(idata, exact)
     # Weights from the log-likelihood of all rows, which reads the same rows. They are all but
     # equal, so that the tail index of fifty says nothing; the audit knows.
@@ -317,7 +317,7 @@ def test_posterior_of_three_likelihoods(known_posterior):
     [
         lambda: pms.MinibatchBarkerMH(),
         lambda: pms.AusterityMH(epsilon=0.01),
-        lambda: pms.SGLD(),
+        lambda: pms.sgmcmc.SGLD(),
     ],
     ids=["barker", "austerity", "sgld"],
 )

@@ -15,7 +15,7 @@ from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.rows import Rows
-from pymc_subsample.rows.passes import Passes
+from pymc_subsample.rows.workers import Workers
 from tests.model.test_binding import assert_same_rows
 
 EVENTS, CENSORED, FEW = 3_000, 1_200, 12
@@ -167,7 +167,7 @@ def test_columns_of_other_types_are_read_as_they_are(tables, rows):
 @pytest.mark.parametrize(
     ("name", "step"),
     [("survival", pms.HMCECS), ("survival", pms.ScalableMH), ("few", pms.HMCECS),
-     ("surveys", pms.SGLD)],
+     ("surveys", pms.sgmcmc.SGLD)],
 )  # fmt: skip
 def test_draws_are_those_of_the_model_in_memory(name, step, tables, rows):
     make, names = CASES[name]
@@ -240,7 +240,7 @@ def test_workers_read_all_folders(tables, rows):
     theta = np.full(bound.size, 0.1)
     alone = reference_at(ex, theta)
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        ex.passes = Passes(pool)
+        ex.workers = Workers(pool)
         found = reference_at(ex, theta)
     np.testing.assert_array_equal(found.curvature, alone.curvature)
 
@@ -272,8 +272,10 @@ def test_a_name_in_no_folder_is_refused(rows):
 
 def test_rows_on_disk_are_not_evaluated_in_full(rows):
     views = selected(rows, "events", "censored")
-    with pytest.raises(TallModelError, match=r"'censored' .*not in observed=.*'X_none'.*observed="):
-        pms.HMCECS(model=written(survival, views), data=views, observed=["events"])
+    with pytest.raises(
+        TallModelError, match=r"'censored' .*not in likelihood=.*'X_none'.*likelihood="
+    ):
+        pms.HMCECS(model=written(survival, views), data=views, likelihood=["events"])
 
 
 def test_folders_of_other_rows_are_refused(rows):

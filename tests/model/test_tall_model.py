@@ -151,13 +151,13 @@ def test_observed_are_the_row_variables():
     }
     for name, observed in expected.items():
         model = MODELS[name](np.random.default_rng(1))
-        assert set(TallModel(model).observed) == observed
+        assert set(TallModel(model).likelihood) == observed
 
 
 def test_observed_chosen_by_name():
     model = MODELS["two_outcomes"](np.random.default_rng(1))
-    tall = TallModel(model, observed=["amount"])
-    assert tuple(tall.observed) == ("amount",)
+    tall = TallModel(model, likelihood=["amount"])
+    assert tuple(tall.likelihood) == ("amount",)
     point = model.initial_point()
     theta = tall.ravel(point)
     total = tall.logprior(theta) + tall.row_loglik(theta, np.arange(N)).sum()

@@ -54,13 +54,28 @@ def healthy(model):
     return sample(model, pms.HMCECS(model=model))
 
 
-def written(idata, chain=None, draw=-1, **numbers):
-    """A copy of a run with other statistics in one draw."""
+def written(idata, chain=None, failed=(), **numbers):
+    """A copy of a run of which other numbers were found at the end; those that `failed` did."""
     changed = idata.copy(deep=True)
-    stats = changed["sample_stats"].to_dataset().copy(deep=True)
+    group = changed["checks"].to_dataset().copy(deep=True)
+    at = {} if chain is None else {"chain": chain}
     for name, value in numbers.items():
-        stats[name][slice(None) if chain is None else chain, draw] = value
-    changed["sample_stats"] = xr.DataTree(stats)
+        each = (2, -1) if chain is None else -1
+        values = value if np.ndim(value) == 0 else np.reshape(value, each)
+        group["value"].loc[at | {"check": name}] = values
+    for name in failed:
+        group["failed"].loc[at | {"check": name}] = 1
+    changed["checks"] = xr.DataTree(group)
+    return changed
+
+
+def interrupted(idata, chains):
+    """A copy of a run in which some chains have not been judged."""
+    changed = idata.copy(deep=True)
+    group = changed["checks"].to_dataset().copy(deep=True)
+    for name, none in {"sampler": "", "draws": 0}.items():
+        group[name].loc[{"chain": chains}] = none
+    changed["checks"] = xr.DataTree(group)
     return changed
 
 
@@ -137,7 +152,7 @@ def test_a_healthy_run_passes_with_all_its_checks(healthy):
     assert found.rows == found.to_dict()["rows"] == 1500
     assert found.evaluations == healthy["sample_stats"]["n_evaluations"].sum()
     noise = next(f for f in found.findings if f.name == "loglik_variance")
-    recorded = healthy["sample_stats"]["check_loglik_variance"].values[:, -1]
+    recorded = healthy["checks"]["value"].sel(check="loglik_variance")
     assert noise.value == recorded.max()
     assert noise.advice == ""
 
@@ -150,8 +165,7 @@ def test_a_report_read_from_a_file_is_the_same(healthy, tmp_path):
 
 
 def test_a_failed_rule_is_named_with_its_chain_number_bound_and_remedy(healthy):
-    bit = [rule.name for rule in hmc.RULES].index("loglik_variance")
-    wrong = written(healthy, chain=1, failed_checks=1 << bit, check_loglik_variance=3.5)
+    wrong = written(healthy, chain=1, failed=["loglik_variance"], loglik_variance=3.5)
     found = pms.report(wrong)
     assert found.status == "fail"
     [failure] = [f for f in found.findings if f.status != "pass"]
@@ -165,8 +179,7 @@ def test_a_failed_rule_is_named_with_its_chain_number_bound_and_remedy(healthy):
 
 
 def test_severity_of_a_rule_decides_between_warn_and_fail(healthy):
-    bit = [rule.name for rule in hmc.RULES].index("acceptance_rate")
-    wrong = written(healthy, failed_checks=1 << bit, check_acceptance_rate=[0.2, 0.1])
+    wrong = written(healthy, failed=["acceptance_rate"], acceptance_rate=[0.2, 0.1])
     found = pms.report(wrong)
     assert found.status == "warn"
     [finding] = [f for f in found.findings if f.status != "pass"]
@@ -175,14 +188,14 @@ def test_severity_of_a_rule_decides_between_warn_and_fail(healthy):
 
 
 def test_what_does_no_harm_passes_and_is_mentioned(healthy):
-    found = pms.report(written(healthy, chain=0, check_reference_distance=1.4))
+    found = pms.report(written(healthy, chain=0, reference_distance=1.4))
     assert found.status == "pass"
     assert hmc.DISTANCE.besides in str(found)
 
 
 @pytest.mark.parametrize("chains", [[0], [0, 1]])
 def test_interrupted_chains_are_not_judged(healthy, chains):
-    found = pms.report(written(healthy, chain=chains, failed_checks=-1))
+    found = pms.report(interrupted(healthy, chains))
     assert found.status == "warn"
     assert statuses(found)["not_judged"] == "warn"
     assert "Chain " + ", ".join(map(str, chains)) in str(found)
@@ -190,10 +203,14 @@ def test_interrupted_chains_are_not_judged(healthy, chains):
 
 
 def test_runs_put_together_are_judged_by_each_of_their_ends(healthy):
-    bad = written(healthy, chain=1, check_reference_distance=7.0, failed_checks=1 << 1)
-    groups = [{g: x[g].to_dataset() for g in ("posterior", "sample_stats")} for x in (bad, healthy)]
+    bad = written(healthy, chain=1, failed=["reference_distance"], reference_distance=7.0)
+    names = ("posterior", "sample_stats", "checks")
+    groups = [{g: x[g].to_dataset() for g in names} for x in (bad, healthy)]
     n = healthy["posterior"].sizes["draw"]
-    later = {g: x.assign_coords(draw=x["draw"] + n) for g, x in groups[1].items()}
+    later = {
+        g: x.assign_coords(draw=x["draw"] + n) if "draw" in x.dims else x
+        for g, x in groups[1].items()
+    }
     together = {g: xr.concat([x, later[g]], "draw") for g, x in groups[0].items()}
     found = pms.report(xr.DataTree.from_dict(together))
     assert statuses(found)["reference_distance"] != "pass"
@@ -202,22 +219,29 @@ def test_runs_put_together_are_judged_by_each_of_their_ends(healthy):
     assert pms.report(xr.DataTree.from_dict(good)).status == "pass"
 
 
-def test_thinned_draws_have_lost_their_verdict_unless_they_keep_the_last(healthy):
-    for step in (2, 10):
-        said = str(pms.report(healthy.isel(draw=slice(None, None, step))))
-        assert f"thinned to 1 draw in {step}" in said
-        assert "interrupted" not in said
-        found = pms.report(healthy.isel(draw=slice(step - 1, None, step)))
-        assert "not_judged" not in statuses(found)
+def test_runs_put_together_without_what_was_found_of_one_are_not_judged(healthy):
+    """Whichever of them it is of: no verdict is on all draws."""
+    groups = {g: healthy[g].to_dataset() for g in ("posterior", "sample_stats")}
+    twice = {
+        g: xr.concat([x, x.assign_coords(draw=x["draw"] + 500)], "draw") for g, x in groups.items()
+    }
+    twice["checks"] = healthy["checks"].to_dataset()
+    found = pms.report(xr.DataTree.from_dict(twice))
+    assert statuses(found)["not_judged"] == "warn"
+    assert "joined from runs without their group 'checks'" in str(found)
+
+
+def test_draws_that_are_thinned_or_cut_keep_their_verdict(healthy):
     uneven = healthy.isel(draw=[0, 3, 4, 9, *range(10, 250)])
-    for cut in (healthy.isel(draw=slice(250)), uneven, healthy.isel(draw=[3])):
-        said = str(pms.report(cut))
-        assert "interrupted" in said
-        assert "thinned" not in said
+    for part in (healthy.isel(draw=slice(None, None, 2)), healthy.isel(draw=slice(250)), uneven):
+        assert "not_judged" not in statuses(pms.report(part))
+    one = pms.report(healthy.isel(chain=[1]))
+    assert one.chains == 1
+    assert "not_judged" not in statuses(one)
 
 
 def test_an_interrupted_chain_is_judged_by_its_draws(healthy):
-    half = healthy.isel(draw=slice(0, 250))
+    half = interrupted(healthy, [0, 1]).isel(draw=slice(0, 250))
     found = pms.report(half)
     judged = {"loglik_variance", "subset_accepted", "divergences", "acceptance_rate"}
     assert {f.name for f in found.findings} == judged | {"not_judged", "r_hat", "ess"}
@@ -240,14 +264,14 @@ def test_an_interrupted_chain_is_judged_by_its_draws(healthy):
 @pytest.mark.costly(cases=0)
 def test_an_interrupted_metropolis_chain_is_judged_by_its_draws(model):
     idata = sample(model, pms.MinibatchBarkerMH(model=model), draws=60).isel(draw=slice(0, 50))
+    idata = interrupted(idata, [0, 1])
     idata["sample_stats"]["accepted"].values[:] = 0.0
     found = pms.report(idata)
     assert statuses(found)["accepted"] == "warn"
 
 
 def test_a_check_that_failed_without_a_number_is_reported(healthy):
-    bit = [rule.name for rule in hmc.RULES].index("loglik_variance")
-    wrong = written(healthy, chain=1, failed_checks=1 << bit, check_loglik_variance=np.nan)
+    wrong = written(healthy, chain=1, failed=["loglik_variance"], loglik_variance=np.nan)
     found = pms.report(wrong)
     assert statuses(found)["loglik_variance"] == "fail"
     assert "nan" in next(x for x in str(found).splitlines() if "FAIL " in x)
@@ -539,16 +563,14 @@ def test_what_else_decides_is_said_by_each_rule_that_asks_for_it():
 
 
 def test_what_excused_a_number_is_said_in_its_place(healthy):
-    names = [rule.name for rule in hmc.RULES]
-    failed = 1 << names.index("divergences")
-    numbers = {"check_divergences": 40.0, "check_hidden": 125.0, "failed_checks": failed}
-    lines = str(pms.report(written(healthy, **numbers))).splitlines()
+    wrong = written(healthy, failed=["divergences"], divergences=40.0, hidden=125.0)
+    lines = str(pms.report(wrong)).splitlines()
     [at] = [k for k, line in enumerate(lines) if "may hide" in line]
     assert lines[at].split()[0] == "PASS"
     assert lines[at].split()[-1] == "125"
     assert lines[at + 1].strip() == hmc.HIDDEN.besides
-    noisy = {"check_loglik_variance": 0.8, "failed_checks": 1 << names.index("loglik_variance")}
-    lines = str(pms.report(written(healthy, **noisy))).splitlines()
+    noisy = written(healthy, failed=["loglik_variance"], loglik_variance=0.8)
+    lines = str(pms.report(noisy)).splitlines()
     [at] = [k for k, line in enumerate(lines) if "variance of the estimate" in line]
     assert lines[at].split()[0] == "FAIL"
     assert "0.8" in lines[at]
@@ -603,7 +625,7 @@ def test_binary_runs_are_recognised():
 
 
 @pytest.mark.slow
-def test_several_methods_are_judged_by_their_bounds(model):
+def test_several_methods_are_judged_by_their_own_verdicts(model):
     with model:
         both = [pms.HMCECS(vars=[model["slope"]]), pms.MinibatchBarkerMH(vars=[model["sigma"]])]
         twice = [pms.HMCECS(vars=[model["slope"]]), pms.HMCECS(vars=[model["sigma"]])]
@@ -613,13 +635,12 @@ def test_several_methods_are_judged_by_their_bounds(model):
     assert found.rows == 1500
     assert {"loglik_variance", "acceptance_error"} <= set(statuses(found))
     assert statuses(found)["loglik_variance"] == "pass"
-    wrong = pms.report(written(mixed, chain=0, check_loglik_variance=5.0))
+    wrong = pms.report(written(mixed, chain=0, failed=["loglik_variance"], loglik_variance=5.0))
     assert statuses(wrong)["loglik_variance"] == "fail"
     assert statuses(pms.report(same))["loglik_variance"] == "pass"
-    bit = [rule.name for rule in hmc.RULES].index("loglik_variance")
-    wrong = pms.report(
-        written(same, chain=1, failed_checks=[0, 1 << bit], check_loglik_variance=[0.1, 5.0])
-    )
+    changed = written(same, chain=1, loglik_variance=[0.1, 5.0])
+    changed["checks"]["failed"].loc[{"chain": 1, "check": "loglik_variance"}] = [0, 1]
+    wrong = pms.report(changed)
     failed = next(f for f in wrong.findings if f.status == "fail")
     assert (failed.name, failed.value) == ("loglik_variance", 5.0)
     assert failed.advice.startswith("In chain 1.")
@@ -634,8 +655,14 @@ def test_several_methods_are_judged_by_their_bounds(model):
 def test_what_cannot_be_reported_is_refused(healthy):
     data = xr.Dataset({"lp": (("chain", "draw"), np.zeros((2, 50)))})
     other = xr.DataTree.from_dict({"posterior": data, "sample_stats": data})
-    with pytest.raises(ValueError, match=r"no checks of this package's step methods.*\['lp'\]"):
+    with pytest.raises(
+        ValueError, match=r"no checks of this package's step methods.*'sample_stats'"
+    ):
         pms.report(other)
+    own = healthy.copy(deep=True)  # by rules of a sampler that nobody knows
+    own["checks"] = own["checks"].to_dataset().assign(family=(("chain", "step"), [["Own"]] * 2))
+    with pytest.raises(ValueError, match=r"no checks of this package's step methods.* of HMCECS"):
+        pms.report(own)
     with pytest.raises(ValueError, match="no group 'sample_stats'"):
         pms.report(xr.DataTree.from_dict({"posterior": data}))
     with pytest.raises(TypeError, match="got list"):

@@ -18,18 +18,18 @@ STEPS = {
     "signed": lambda: pms.HMCECS(estimator="block-poisson"),
     "Barker": lambda: pms.MinibatchBarkerMH(transitions_per_draw=20),
     "Barker, Langevin": lambda: pms.MinibatchBarkerMH(
-        proposal=pms.Langevin(), transitions_per_draw=10, **CONTROLLED
+        proposal=pms.proposals.Langevin(), transitions_per_draw=10, **CONTROLLED
     ),
     "austerity": lambda: pms.AusterityMH(transitions_per_draw=20, epsilon=0.01, **CONTROLLED),
     "austerity, Langevin": lambda: pms.AusterityMH(
-        proposal=pms.Langevin(), transitions_per_draw=10, epsilon=0.01, **CONTROLLED
+        proposal=pms.proposals.Langevin(), transitions_per_draw=10, epsilon=0.01, **CONTROLLED
     ),
     "confidence": lambda: pms.ConfidenceMH(transitions_per_draw=20, **CONTROLLED),
-    "SGLD": lambda: pms.SGLD(step_size=0.02, **FINE),
-    "SGLD, order 1": lambda: pms.SGLD(step_size=0.002, control_variate_order=1, **FINE),
-    "SVRGLD": lambda: pms.SVRGLD(step_size=0.01, refresh_period=5, **FINE),
-    "SGHMC": lambda: pms.SGHMC(step_size=0.2, **FINE),
-    "EWSG": lambda: pms.EWSG(step_size=0.02, **CONTROLLED, **FINE),
+    "SGLD": lambda: pms.sgmcmc.SGLD(step_size=0.02, **FINE),
+    "SGLD, order 1": lambda: pms.sgmcmc.SGLD(step_size=0.002, control_variate_order=1, **FINE),
+    "SVRGLD": lambda: pms.sgmcmc.SVRGLD(step_size=0.01, refresh_period=5, **FINE),
+    "SGHMC": lambda: pms.sgmcmc.SGHMC(step_size=0.2, **FINE),
+    "EWSG": lambda: pms.sgmcmc.EWSG(step_size=0.02, **CONTROLLED, **FINE),
 }
 
 

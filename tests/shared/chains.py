@@ -37,10 +37,18 @@ def chain(step, point, seed=0, tune=30, draws=20):
     return np.concatenate([before, after]), first + second
 
 
+def verdict(stats):
+    """What the checks at the end of a chain found."""
+    assert not any(getattr(stat["warning"], "extra", None) for stat in stats[:-1])
+    return stats[-1]["warning"].extra
+
+
 def assert_same(left, right, but=()):
     np.testing.assert_array_equal(left[0], right[0])
     assert [s.keys() for s in left[1]] == [s.keys() for s in right[1]]
     for mine, other in zip(left[1], right[1], strict=True):
+        ends = (getattr(stat["warning"], "extra", None) for stat in (mine, other))
+        np.testing.assert_equal(*(end and vars(end) for end in ends))
         for name, value in mine.items():
             if name not in ("warning", *but):
                 np.testing.assert_equal(value, other[name], err_msg=name)

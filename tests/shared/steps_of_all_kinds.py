@@ -9,9 +9,10 @@ from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.samplers.minibatch.sampler import SAMPLERS
 
 _PUBLIC = [getattr(pms, name) for name in sorted(pms.__all__)]
+_PUBLIC += [getattr(pms.sgmcmc, name) for name in sorted(pms.sgmcmc.__all__)]
 STEPS = [x for x in _PUBLIC if isinstance(x, type) and issubclass(x, ChainStep)]
 # One of each kind that has a reference point.
-KINDS = [pms.HMCECS, pms.ScalableMH, pms.MinibatchBarkerMH, pms.SGLD, pms.FireflyMC]
+KINDS = [pms.HMCECS, pms.ScalableMH, pms.MinibatchBarkerMH, pms.sgmcmc.SGLD, pms.FireflyMC]
 
 
 class Deciding(NamedTuple):
@@ -43,7 +44,7 @@ TESTS = {
             ({"gamma": 1.0}, "gamma must be .*above 1"),
             ({"inequality": "markov"}, "inequality must be one of .*'markov'"),
             ({"bound": 3.0}, "bound must be one of .*3.0"),
-            ({"bound": min, "proposal": pms.Langevin()}, "bound: .*Langevin"),
+            ({"bound": min, "proposal": pms.proposals.Langevin()}, "bound: .*Langevin"),
         ],
     ),
     pms.MinibatchBarkerMH: Deciding(

@@ -244,7 +244,7 @@ def test_what_follows_a_run_knows_states():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [pms.MinibatchBarkerMH, pms.SGHMC, pms.ScalableMH])
+@pytest.mark.parametrize("make", [pms.MinibatchBarkerMH, pms.sgmcmc.SGHMC, pms.ScalableMH])
 def test_other_steps_sum_over_states(make):
     model = latent_classes(600, 4)
     with model:

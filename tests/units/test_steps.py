@@ -10,7 +10,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
-from chains import QUIET, assert_as_declared, assert_moments, chain
+from chains import QUIET, assert_as_declared, assert_moments, chain, verdict
 from scipy import stats
 
 import pymc_subsample as pms
@@ -184,7 +184,7 @@ def test_statistics_are_as_declared():
     _, found = chain(step(), model().initial_point(), tune=20, draws=20)
     assert_as_declared(step(), found)
     assert {(stat["effect_axis_z"], stat["effect_axis_effect"]) for stat in found} == {(0, 0)}
-    assert np.isfinite(found[-1]["check_integrals"])
+    assert np.isfinite(verdict(found).values["integrals"])
 
 
 @pytest.mark.costly
@@ -395,7 +395,7 @@ def test_two_groupings_of_few_rows_are_refused_with_their_numbers():
         ({"integrate": 3}, TypeError, "integrate must be"),
         ({"integrate": "tau"}, pms.TallModelError, "'tau' cannot be integrated out: it is a"),
         ({"integrate": "w"}, ValueError, "integrate holds 'w'"),
-        ({"integrate": "z", "observed": "y"}, ValueError, r"integrate=\['z'\] with observed="),
+        ({"integrate": "z", "likelihood": "y"}, ValueError, r"integrate=\['z'\] with likelihood="),
         ({"integrate": "z", "vars": ["mu"]}, ValueError, r"integrate=\['z'\] with vars="),
     ],
 )

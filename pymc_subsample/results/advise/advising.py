@@ -26,7 +26,7 @@ from pymc_subsample.samplers.registry import ADVISED
 def advise(
     model: pm.Model | None = None,
     *,
-    observed: Sequence[str] | None = None,
+    likelihood: Sequence[str] | None = None,
     dim: str | None = None,
     data: Rows | Sequence[Rows] | None = None,
     samplers: str | Sequence[str] = "auto",
@@ -64,7 +64,7 @@ def advise(
     ----------
     model : pymc.Model, optional
         Default: the model on the context stack. Of Bambi's, its ``.backend.model`` once built.
-    observed : sequence of str or variable, optional
+    likelihood : sequence of str or variable, optional
         Observed variables and potentials whose rows are subsampled; as for the steps.
     dim : str, optional
         Name of the rows' dimension; as for the steps.
@@ -91,9 +91,9 @@ def advise(
     Raises
     ------
     TypeError
-        If there is no model, or `observed` holds something else than variables or names.
+        If there is no model, or `likelihood` holds something else than variables or names.
     TallModelError
-        If nothing is observed, `observed` or `dim` names what the model does not have, or the log
+        If nothing is observed, `likelihood` or `dim` names what the model does not have, or the log
         posterior is not finite where sampling would start: then no sampler can run.
     ValueError
         If there is no free variable, or an argument is out of range.
@@ -143,11 +143,11 @@ def advise(
     if data is not None:
         require_rows(data)
     variables.continuous_vars(None, model)
-    terms = row_terms(model, observed)
+    terms = row_terms(model, likelihood)
     _check_dim(model, terms, dim)
     if data is None:
         warn_of_model(model, list(terms.values()))
-    given = {"observed": chosen_names(observed) or None, "dim": dim, "data": data}
+    given = {"likelihood": chosen_names(likelihood) or None, "dim": dim, "data": data}
     given = {name: value for name, value in given.items() if value is not None}
     empty = Advice("", "", "", effective_draws=wanted, parameters=size(model))
     trials = Trials(model, given, empty, seconds, random_seed)
@@ -161,7 +161,7 @@ def advise(
         advice = few or trials.advice(chosen)
     if any(has_rows(model, v.name) for v in model.deterministics):
         advice = replace(advice, code=_by_fit(advice.code))
-    if data is None or f"pms.{advice.tried}(" in advice.code:
+    if data is None or "step=pms." in advice.code:
         return advice
     reason = f"{advice.reason} That takes a model that holds all rows in memory."
     return replace(advice, reason=reason, code=f"{advice.code}  # of the model on all rows")

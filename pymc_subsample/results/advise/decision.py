@@ -13,6 +13,7 @@ from pymc_subsample.choice.auto import ALIKE
 from pymc_subsample.results.advise.pilot import Pilot
 from pymc_subsample.results.advise.result import EXACT, Advice, duration, percent, read
 from pymc_subsample.rows import Rows
+from pymc_subsample.samplers.registry import SAMPLERS
 
 # A share of the rows that the reason mentions. A choice: below it nobody asks why it is so many.
 _LARGE_SHARE = 0.1
@@ -134,7 +135,7 @@ def code(step: str, given: dict) -> str:
     """Return the line that samples with a step, given some of its arguments."""
     words = {k: _opened(v) if k == "data" else repr(v) for k, v in given.items()}
     options = [f"{name}={word}" for name, word in words.items()]
-    return f"pm.sample(step=pms.{step}({', '.join(options)}))"
+    return f"pm.sample(step={SAMPLERS[step].called}({', '.join(options)}))"
 
 
 def _opened(rows: Rows | Sequence[Rows]) -> str:

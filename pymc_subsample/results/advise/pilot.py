@@ -1,6 +1,7 @@
 """Short trials from which `advise` projects what a sampler would need."""
 
 from dataclasses import dataclass
+from itertools import chain
 from time import thread_time
 
 import numpy as np
@@ -10,7 +11,9 @@ from pymc.backends.base import MultiTrace
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.nuts_cost import quiet, seconds_per_draw
 from pymc_subsample.chain.nuts_trial import smallest_ess
-from pymc_subsample.diagnostics.checks import FAILED, MODES, PREFIX, amount, recall
+from pymc_subsample.diagnostics.checks import MODES, amount
+from pymc_subsample.diagnostics.integrals import UNIT_RULES
+from pymc_subsample.diagnostics.verdicts import of_trace
 
 # Draws of a pilot, those of tuning among them, within which its time decides. A choice: 90 draws
 # after tuning show an effective size to some 30%; more of them than 900 say nothing that counts.
@@ -90,8 +93,13 @@ def _mean(trace: MultiTrace, *names: str) -> float:
 
 
 def _failed(step: ChainStep, trace: MultiTrace) -> tuple[str, ...]:
-    names = [FAILED, *(PREFIX + rule.name for rule in step.rules)]
-    last = {name: np.ravel(trace.get_sampler_stats(name))[-1] for name in names}
+    rules = {rule.name: rule for rule in (*step.sampler.rules, *UNIT_RULES)}
+    failed = [
+        (rules[name], verdict.values[name])
+        for verdict in chain(*of_trace(trace))
+        for name in verdict.failed
+        if name != MODES.name  # which the other sampler sees no more of
+    ]
     return tuple(
         f"{rule.title} {amount(value)} ("
         + (
@@ -99,6 +107,5 @@ def _failed(step: ChainStep, trace: MultiTrace) -> tuple[str, ...]:
             if rule.holds(value)
             else f"should be at {'least' if rule.at_least else 'most'} {rule.bound:g})"
         )
-        for rule, value, passed in recall(step.rules, last) or ()
-        if not passed and rule is not MODES  # which the other sampler sees no more of
+        for rule, value in failed
     )

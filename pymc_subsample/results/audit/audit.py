@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from pymc_subsample.diagnostics.reading_draws import (
     why_not_weights,
 )
 from pymc_subsample.diagnostics.scores import log_posteriors
+from pymc_subsample.diagnostics.verdicts import in_result
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.binding import require_rows
@@ -45,10 +47,10 @@ def audit(
     draws: int = 200,  # a choice: passes over all rows; k-hat is judged up to 0.57 then
     var_names: Sequence[str] | str | None = None,
     kind: str = "auto",
-    observed: Sequence[str] | None = None,
+    likelihood: Sequence[str] | None = None,
     dim: str | None = None,
     data: Rows | Sequence[Rows] | None = None,
-    passes: Any = None,
+    workers: Any = None,
     rng: int | np.random.Generator | None = None,
 ) -> Audit:
     r"""Audit a run: evaluate all rows at some of its draws and say how far the posterior is off.
@@ -87,9 +89,9 @@ def audit(
     kind : {"auto", "weights", "score"}
         "auto" takes weights where the run recorded its estimate of the log posterior as HMCECS
         does, and was made by that step alone; scores otherwise.
-    observed, dim, data : optional
+    likelihood, dim, data : optional
         Rows to subsample, as given to the step.
-    passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
+    workers : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads the rows, as a step takes it. Default: threads.
     rng : int or Generator, optional
         Random signs of the bootstrap behind the p-value. Default: a fixed seed.
@@ -136,14 +138,14 @@ def audit(
     start = time.perf_counter()
     arguments.choice("kind", kind, ("auto", "weights", "score"))
     wanted = arguments.count("draws", draws, smallest=_FEWEST)
-    made_by = arguments.passes(passes)
+    made_by = arguments.workers(workers)
     if data is not None:
         require_rows(data)
     generator = arguments.generator(rng)
     posterior = group(idata, "posterior", _SAID)
     model = arguments.model_in_context(model, f"call {_SAID}")
     arguments.text("dim", dim, "a dimension")
-    chosen = chosen_names(observed) or None
+    chosen = chosen_names(likelihood) or None
     row_terms(model, chosen)
     written, integrated = model, integrated_in(idata, model)
     if integrated:
@@ -182,7 +184,8 @@ def audit(
     if kind == "weights":
         stats = idata["sample_stats"].to_dataset().transpose("chain", "draw", ...)
         found, log_weights = audited_draws.of_weights(audited, stats, logp)
-        other = other_models.of_other_estimates(stats, log_weights)
+        ends = chain(*in_result(idata).values())
+        other = other_models.of_other_estimates(stats, ends, log_weights)
     else:
         found = audited_draws.of_scores(audited, names, logp, score, every, generator)
     passes = len(logp) + found.asked

@@ -1,14 +1,16 @@
 """Signs that draws are of another model, or of other data, than an audit was given."""
 
+from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
 import xarray as xr
 
-from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
+from pymc_subsample.diagnostics.checks import TEMPERATURE
 from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept
 from pymc_subsample.diagnostics.overlooked_rows import depth, how_deep
 from pymc_subsample.diagnostics.scores import log_posteriors
+from pymc_subsample.diagnostics.verdicts import Verdict
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 from pymc_subsample.model.bambi import intercepts, is_bambis, of_intercepts
 from pymc_subsample.model.support import impossible
@@ -46,9 +48,9 @@ def _refuse_infinite(draws: AuditedDraws, logp: np.ndarray, bambis: str) -> None
         first = thetas[bad[~np.isfinite(prior)][0]]
         cause = (
             f"At {np.sum(~np.isfinite(prior))} they are outside of the support: "
-            f"{impossible(draws.model, tall.unravel(first), tall.observed)}. The sampler does not "
-            "see that constraint (a gradient does not), or another model was sampled: pass that, "
-            "or use a step that accepts or rejects, such as pms.MinibatchBarkerMH."
+            f"{impossible(draws.model, tall.unravel(first), tall.likelihood)}. The sampler does "
+            "not see that constraint (a gradient does not), or another model was sampled: pass "
+            "that, or use a step that accepts or rejects, such as pms.MinibatchBarkerMH."
         )
     raise ValueError(
         f"{_SAID}: the log posterior of all {of} is not finite at {len(bad)} of {len(logp)} draws. "
@@ -83,10 +85,9 @@ def of_drift(draws: AuditedDraws, score: np.ndarray, signs: np.ndarray | None) -
     )
 
 
-def of_other_estimates(stats: xr.Dataset, log_weights: np.ndarray) -> str:
+def of_other_estimates(stats: xr.Dataset, ends: Iterable[Verdict], log_weights: np.ndarray) -> str:
     """Say so where a run estimated something else, by the noise that its estimates have."""
-    temperature = stats.get(PREFIX + TEMPERATURE.name)
-    tempered = temperature is not None and np.any(temperature.values[:, -1] != 1.0)
+    tempered = any(end.values.get(TEMPERATURE.name, 1.0) != 1.0 for end in ends)
     if "loglik_variance" not in stats or tempered:
         return ""
     recorded, found = float(stats["loglik_variance"].mean()), float(np.var(log_weights))

@@ -67,11 +67,11 @@ def warn_of_others(posterior: xr.Dataset, model: pm.Model) -> None:
 
 def require_one(tall: TallModel, names: list[str] | None) -> None:
     """Refuse rows of which it is not clear what is left out."""
-    listed = ", ".join(map(repr, tall.observed))
-    if names is None and len(tall.observed) > 1:
+    listed = ", ".join(map(repr, tall.likelihood))
+    if names is None and len(tall.likelihood) > 1:
         raise TallModelError(
             f"pms.loo: {listed} have rows. Say whose are left out: "
-            f"var_name={tall.observed[0]!r}, or several names, whose rows go together."
+            f"var_name={tall.likelihood[0]!r}, or several names, whose rows go together."
         )
     if len(tall.rows.names) > 1:
         raise TallModelError(

@@ -119,7 +119,7 @@ class LeftOut:
 
         most = size if self._groups is None else 1 + len(index) // len(parts)
         result_bytes = 8 * most * len(self._phis)
-        for of, sums in self.expansion.passes.map(added, parts, result_bytes):
+        for of, sums in self.expansion.workers.map(added, parts, result_bytes):
             total[of] += sums
         return total
 

@@ -60,7 +60,7 @@ def loo(
     data: Rows | Sequence[Rows] | None = None,
     dim: str | None = None,
     reff: float | None = None,
-    passes: Any = None,
+    workers: Any = None,
     rng: int | np.random.Generator | None = None,
 ) -> ELPDData:
     r"""Estimate how well a model predicts rows that it has not seen, from a few hundred of them.
@@ -99,7 +99,7 @@ def loo(
     reff : float, optional
         Effective draws over draws. Default: as `arviz.loo` has it, the mean over all variables; 1
         for a single chain.
-    passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
+    workers : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads all rows, as a step takes it. Default: threads.
     rng : int or Generator, optional
         Which rows are read. Default: a fixed seed, so that models of the same rows are compared on
@@ -169,7 +169,7 @@ def loo(
     >>> elpd = pms.loo(idata, model=model)
     >>> print(elpd)
     """
-    made_by = arguments.passes(passes)
+    made_by = arguments.workers(workers)
     given = None if data is None else require_rows(data)
     wanted = chosen_rows(observations)
     generator = arguments.generator(rng)
@@ -222,7 +222,7 @@ def loo(
     )
     known = approximate(expansion, phis, leaving)
     what = "rows" if leaving is None else "groups"
-    labelled = labels(model, tall.observed[0], groups, leaving)
+    labelled = labels(model, tall.likelihood[0], groups, leaving)
     return _estimated(left, known, wanted, generator, what, *labelled)
 
 

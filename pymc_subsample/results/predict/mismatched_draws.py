@@ -29,7 +29,7 @@ from pymc_subsample.model.evaluation import Vector
 from pymc_subsample.model.parameter_checks import split_checks
 from pymc_subsample.results.predict.quantity import SAID, Predicted
 from pymc_subsample.results.predict.rowwise import RowFunction
-from pymc_subsample.rows.passes import current
+from pymc_subsample.rows.workers import current
 from pymc_subsample.units.run_marginal import integrated_in
 
 # Rows at a time. A choice of memory: 512 KB for each column.

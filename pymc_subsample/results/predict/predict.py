@@ -31,7 +31,7 @@ from pymc_subsample.results.predict.row_effects import RowEffects
 from pymc_subsample.results.predict.rowwise import RowFunction, outside
 from pymc_subsample.results.predict.units import with_local
 from pymc_subsample.rows import Rows, Several
-from pymc_subsample.rows.passes import current
+from pymc_subsample.rows.workers import current
 from pymc_subsample.validation import choice, count, is_whole, name_list, probabilities, shown, warn
 
 # Predictions that are in memory at a time, per thread: of all draws, for quantiles, or of one.

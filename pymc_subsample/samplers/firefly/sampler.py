@@ -9,6 +9,7 @@ FIREFLY_MC = Sampler(
     rules=RULES,
     numbers=("accepted", "acceptance_rate", "n_bright", "batch_size", "scaling", "data_share"),
     shown=("acceptance_rate", "n_bright", "data_share"),
+    chosen=("bound_taken", "brightness", "proposal", "expected_bright"),
     advised=Advised(place=2, exact=True),
 )
 SAMPLERS = (FIREFLY_MC,)

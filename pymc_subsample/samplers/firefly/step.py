@@ -106,7 +106,7 @@ def _prepare(step: "FireflyMC") -> Preparation:
 
 
 def _taylor(step: "FireflyMC") -> Expansion:
-    with doing("compiling the log-likelihood"), step.made_by.in_use():
+    with doing("compiling the log-likelihood"), step.workers.in_use():
         taylor = expand(step.tall, 2)
     model_compilation.refuse_steps(step, taylor)
     taylor.move_as(step.expansion)
@@ -132,7 +132,7 @@ def _verify(step: "FireflyMC", prepared: Preparation) -> float:
     if not found.excess <= 1.0:
         raise TallModelError(
             f"What was taken for a lower bound on the log-likelihood of "
-            f"{', '.join(map(repr, step.observed))} ({step.bound_taken}) exceeds it in row "
+            f"{', '.join(map(repr, step.likelihood))} ({step.bound_taken}) exceeds it in row "
             f"{found.row}. Give another bound, or use another step (HMCECS, pm.NUTS)."
         )
     expected = float(found.expected[:_PILOT].mean())

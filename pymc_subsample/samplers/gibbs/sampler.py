@@ -9,5 +9,6 @@ AUSTERITY_GIBBS = Sampler(
     rules=RULES,
     numbers=("flips", "batch_size", "data_share", "n_looks", "test_error"),
     shown=("flips", "batch_size", "data_share"),
+    chosen=("epsilon", "batch_size", "scan", "sweeps_per_draw"),
 )
 SAMPLERS = (AUSTERITY_GIBBS,)

@@ -60,7 +60,7 @@ def _connected(step: "AusterityGibbs") -> None:
     if wrong is not None:
         raise TallModelError(
             f"Element {wrong} of the model's values {step.tall.names} changes rows of "
-            f"{', '.join(map(repr, step.observed))} that were found not to touch it. Please "
+            f"{', '.join(map(repr, step.likelihood))} that were found not to touch it. Please "
             "report this model; use another step method meanwhile."
         )
     step.permutation = np.arange(step.n_touching.max(), dtype=np.uint32)
@@ -180,8 +180,6 @@ class AusterityGibbs(ChainStep):
         Sweeps over all variables per recorded draw, all within one compiled call.
     rng : int or Generator, optional
         Random numbers outside `pm.sample`; a chain's own come from ``pm.sample(random_seed=...)``.
-    blocked : bool, default True
-        Must be true: one step sweeps over all the variables.
 
     Attributes
     ----------
@@ -189,7 +187,7 @@ class AusterityGibbs(ChainStep):
         Rows (factors) in all.
     n_touching : ndarray of int
         Rows that touch each variable, in the order of the model.
-    observed : tuple of str
+    likelihood : tuple of str
         Names of the subsampled variables.
 
     Raises
@@ -263,7 +261,7 @@ class AusterityGibbs(ChainStep):
                 "AusterityGibbs: which rows of %s touch %s cannot be told, because of %s: every "
                 "update may read all %d rows. Pick variables by integer columns, x[index], to "
                 "make updates cheaper.",
-                ", ".join(map(repr, self.observed)),
+                ", ".join(map(repr, self.likelihood)),
                 ", ".join(repr(self.model.values_to_rvs[v].name) for v in self.vars),
                 self.touching.unknown,
                 self.n_rows,

@@ -55,7 +55,7 @@ class SGMCMCState(ReferredState):
 
 def _connected(step: "SGMCMC") -> None:
     # Rows in the order of the data, or of their strata.
-    step.permutation = row_numbers(step, step.n_rows, step.observed)
+    step.permutation = row_numbers(step, step.n_rows, step.likelihood)
     if step.parts.sampling == gradients.STRATIFIED:
         n = arguments.count("n_clusters", step.parts.n_clusters, step.n_rows)
         step.permutation = clustered_order(step.expansion, n, np.random.default_rng(0))

@@ -97,7 +97,7 @@ def estimated_scores(
 
     parts = [slice(i, i + _PART) for i in range(0, len(rows), _PART)]
     # bytes of two results
-    total = sum(expansion.passes.map(added, parts, 16 * k * expansion.phi_size))
+    total = sum(expansion.workers.map(added, parts, 16 * k * expansion.phi_size))
     slopes = reference.slope + expansion.n_rows / m * total
     found = [expansion.pull_back(thetas[at % k], slope) for at, slope in enumerate(slopes)]
     return np.array(found).reshape(2, k, -1)

@@ -34,12 +34,12 @@ class SGLD(ChainStep, shares=SGMCMC):
     Examples
     --------
     >>> with model:
-    ...     idata = pm.sample(step=pms.SGLD(), chains=4)
+    ...     idata = pm.sample(step=pms.sgmcmc.SGLD(), chains=4)
 
     With steps that shrink:
 
     >>> with model:
-    ...     idata = pm.sample(step=pms.SGLD(step_size=pms.PolynomialDecay()))
+    ...     idata = pm.sample(step=pms.sgmcmc.SGLD(step_size=pms.sgmcmc.PolynomialDecay()))
     """
 
     name = "sgld"
@@ -81,7 +81,7 @@ class PSGLD(ChainStep, shares=SGMCMC):
     Examples
     --------
     >>> with model:
-    ...     idata = pm.sample(step=pms.PSGLD(), chains=4)
+    ...     idata = pm.sample(step=pms.sgmcmc.PSGLD(), chains=4)
     """
 
     name = "psgld"
@@ -119,7 +119,7 @@ class SVRGLD(ChainStep, shares=SGMCMC):
     Examples
     --------
     >>> with model:
-    ...     idata = pm.sample(step=pms.SVRGLD(), chains=4)
+    ...     idata = pm.sample(step=pms.sgmcmc.SVRGLD(), chains=4)
     """
 
     name = "svrg_ld"
@@ -167,7 +167,7 @@ class SGHMC(ChainStep, shares=SGMCMC):
     Examples
     --------
     >>> with model:
-    ...     idata = pm.sample(step=pms.SGHMC(batch_size=200), chains=4)
+    ...     idata = pm.sample(step=pms.sgmcmc.SGHMC(batch_size=200), chains=4)
     """
 
     name = "sghmc"
@@ -204,7 +204,7 @@ class SGNHT(ChainStep, shares=SGMCMC):
     Examples
     --------
     >>> with model:
-    ...     idata = pm.sample(step=pms.SGNHT(), chains=4)
+    ...     idata = pm.sample(step=pms.sgmcmc.SGNHT(), chains=4)
     """
 
     name = "sgnht"
@@ -243,7 +243,7 @@ class ClusteredSGHMC(ChainStep, shares=SGMCMC):
     Examples
     --------
     >>> with model:
-    ...     idata = pm.sample(step=pms.ClusteredSGHMC(n_clusters=5), chains=4)
+    ...     idata = pm.sample(step=pms.sgmcmc.ClusteredSGHMC(n_clusters=5), chains=4)
     """
 
     name = "clustered_sghmc"
@@ -303,7 +303,7 @@ class EWSG(ChainStep, shares=SGMCMC):
     Examples
     --------
     >>> with model:
-    ...     idata = pm.sample(step=pms.EWSG(), chains=4)
+    ...     idata = pm.sample(step=pms.sgmcmc.EWSG(), chains=4)
     """
 
     name = "ewsg"

@@ -10,6 +10,7 @@ _PLACES = {"SGHMC": 3, "SGLD": 7}
 def _moving(name: str, number: int) -> Sampler:
     return Sampler(
         name=name,
+        home="pms.sgmcmc",
         number=number,
         family="A stochastic-gradient sampler",
         rules=RULES,
@@ -19,6 +20,10 @@ def _moving(name: str, number: int) -> Sampler:
         ),
         others={"diverging": bool, "divergences": int},
         shown=("divergences", "step_size", "data_share"),
+        chosen=(
+            "parts.integrator", "parts.gradient", "parts.batches", "batch_size",
+            "control_variate_order", "metric", "automatic_step_size",
+        ),
         advised=Advised(place=_PLACES[name]) if name in _PLACES else None,
     )  # fmt: skip
 

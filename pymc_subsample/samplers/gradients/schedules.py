@@ -34,9 +34,9 @@ class PolynomialDecay:
 
     Examples
     --------
-    >>> decay = pms.PolynomialDecay(offset=500)
+    >>> decay = pms.sgmcmc.PolynomialDecay(offset=500)
     >>> with model:
-    ...     idata = pm.sample(step=pms.SGLD(step_size=decay))
+    ...     idata = pm.sample(step=pms.sgmcmc.SGLD(step_size=decay))
     """
 
     initial: float | None = None
@@ -85,9 +85,9 @@ class Cyclical:
 
     Examples
     --------
-    >>> cycles = pms.Cyclical(length=200)
+    >>> cycles = pms.sgmcmc.Cyclical(length=200)
     >>> with model:
-    ...     idata = pm.sample(step=pms.SGHMC(step_size=cycles))
+    ...     idata = pm.sample(step=pms.sgmcmc.SGHMC(step_size=cycles))
     """
 
     largest: float | None = None
@@ -138,5 +138,5 @@ def as_schedule(value: Any) -> StepSizeSchedule:
         return value
     if isinstance(value, str) and value == "auto":
         return Fixed()
-    wanted = '"auto", a finite number of at least 0, pms.PolynomialDecay or pms.Cyclical'
+    wanted = '"auto", a finite number of at least 0, PolynomialDecay or Cyclical of pms.sgmcmc'
     return Fixed(number("step_size", value, wanted, lambda x: x >= 0))

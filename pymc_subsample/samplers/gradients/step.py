@@ -186,7 +186,9 @@ class SGMCMC(ChainStep, shares=set_up):
     The thermostat, on gradients of batches of 500 rows without control variates:
 
     >>> with model:
-    ...     step = pms.SGMCMC(integrator="thermostat", batch_size=500, control_variate_order=None)
+    ...     step = pms.sgmcmc.SGMCMC(
+    ...         integrator="thermostat", batch_size=500, control_variate_order=None
+    ...     )
     ...     idata = pm.sample(step=step)
     """
 

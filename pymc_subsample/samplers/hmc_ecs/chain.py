@@ -10,7 +10,7 @@ from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.chain import points
 from pymc_subsample.chain.ellipsoid import radius
-from pymc_subsample.chain.method import Method, ReferredState, divergences
+from pymc_subsample.chain.method import Method, ReferredState, as_nuts_says, divergences
 from pymc_subsample.chain.sizing import Choice
 from pymc_subsample.chain.tuning import Tuning, TuningState, extent
 from pymc_subsample.compiled.functions import address_of
@@ -129,7 +129,7 @@ def _setting(step: "HMCECS") -> float:
 
 def _statistics(step: "HMCECS", infos: dict[str, np.ndarray]) -> dict[str, Any]:
     rows = (infos["rows_moved"] + infos["rows_refreshed"]).astype(int)
-    return {
+    return as_nuts_says(step, infos["tree_depth"]) | {
         "divergences": divergences(step, infos["diverging"]),
         "model_logp": infos["log_posterior"] - infos["volume"],  # of the model's variables
         "n_evaluations": 2 * rows,

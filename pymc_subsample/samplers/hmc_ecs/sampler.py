@@ -39,13 +39,17 @@ HMCECS = Sampler(
     rules=RULES,
     numbers=(
         "acceptance_rate", "accepted", "data_share", "energy", "energy_error",
-        "loglik_variance", "model_logp", "step_size", "subset_accepted", "tree_depth",
+        "loglik_variance", "model_logp", "step_size", "step_size_bar", "subset_accepted",
+        "tree_depth",
     ),
     others={
         "n_steps": np.int64, "sign": np.int64, "subsample_size": np.int64, "diverging": bool,
-        "divergences": int,
+        "divergences": int, "reached_max_treedepth": bool,
     },
     shown=("divergences", "step_size", "data_share"),
+    chosen=(
+        "estimator", "kernel", "control_variate_order", "subsample_size", "n_blocks", "rows_read",
+    ),
     advised=Advised(
         place=0, unasked=True, foreseen=_foreseen, effective_time=_effective_time
     ),

@@ -82,7 +82,8 @@ class BarkerCorrection:
 
     Examples
     --------
-    >>> correction = pms.barker_correction(sigma=1.0)
+    >>> from pymc_subsample.samplers.minibatch.correction import barker_correction
+    >>> correction = barker_correction(sigma=1.0)
     >>> correction.cdf([-30.0, 30.0])
     array([0., 1.])
     >>> float(correction.total_cdf(0.0).round(6))  # as the logistic distribution
@@ -162,7 +163,8 @@ def barker_correction(sigma: float = DEFAULT_SIGMA) -> BarkerCorrection:
 
     Examples
     --------
-    >>> correction = pms.barker_correction(sigma=1.0)
+    >>> from pymc_subsample.samplers.minibatch.correction import barker_correction
+    >>> correction = barker_correction(sigma=1.0)
     >>> correction.error < 1e-6
     True
     >>> noise = correction.rvs(size=1_000, random_state=1)

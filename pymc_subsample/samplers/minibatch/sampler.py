@@ -5,9 +5,16 @@ from pymc_subsample.samplers.minibatch.checks import RULES
 
 
 def deciding(
-    name: str, number: int = 0, place: int | None = None, error: str = "test_error"
+    name: str,
+    number: int = 0,
+    place: int | None = None,
+    error: str = "test_error",
+    level: str | None = None,
 ) -> Sampler:
-    """Return the record of a test; `error` is what its own is called among the statistics."""
+    """Return the record of a test.
+
+    `error` is what its own is called among the statistics, and `level` the argument that bounds it.
+    """
     return Sampler(
         name=name,
         number=number,
@@ -18,11 +25,14 @@ def deciding(
             "scaling", "data_share",
         ),
         shown=("acceptance_rate", "batch_size", "data_share"),
+        chosen=(*([level] if level else []), "batch_size", "control_variate_order", "proposal"),
         advised=None if place is None else Advised(place=place, by_gradients=False),
     )  # fmt: skip
 
 
-MINIBATCH_BARKER_MH = deciding("MinibatchBarkerMH", 3, place=4, error="clt_error")
-AUSTERITY_MH = deciding("AusterityMH", 4, place=5)
-CONFIDENCE_MH = deciding("ConfidenceMH", 5, place=6)
+MINIBATCH_BARKER_MH = deciding(
+    "MinibatchBarkerMH", 3, place=4, error="clt_error", level="max_error"
+)
+AUSTERITY_MH = deciding("AusterityMH", 4, place=5, level="epsilon")
+CONFIDENCE_MH = deciding("ConfidenceMH", 5, place=6, level="delta")
 SAMPLERS = (MINIBATCH_BARKER_MH, AUSTERITY_MH, CONFIDENCE_MH)

@@ -170,7 +170,7 @@ def _prepare(step: Any) -> Choice | None:
         todo += ["use control_variate_order=None", "sample this model with pm.sample()"]
         _log.warning(
             f"{type(step).__name__}: the log-likelihood of "
-            f"{', '.join(map(repr, step.observed))} cannot be expanded well around the "
+            f"{', '.join(map(repr, step.likelihood))} cannot be expanded well around the "
             f"reference: even {step.n_rows:,} {each(step)}, as many as there are, leave an "
             f"estimate of it a variance of {amount(variance)} (should be at most "
             f"{VARIANCE_BOUND:g}). " + sentence(todo)
@@ -187,7 +187,7 @@ def _functions(step: Any) -> tuple[str | None, ...]:
 
 def connected(step: Any) -> None:
     """Give rows their numbers."""
-    step.permutation = row_numbers(step, step.n_rows, step.observed)
+    step.permutation = row_numbers(step, step.n_rows, step.likelihood)
     # What is read always at a reference, which rows of it, and the numbers of the others: a
     # reference, two arrays of numbers and one of packed rows.
     step.packed = None

@@ -15,7 +15,7 @@ from pymc_subsample.bounds.thinning import (
     most_effective_moves,
 )
 from pymc_subsample.chain import points
-from pymc_subsample.chain.method import Method, ReferredState, divergences, of_order
+from pymc_subsample.chain.method import Method, ReferredState, as_nuts_says, divergences, of_order
 from pymc_subsample.chain.moves import given_factor, given_scale
 from pymc_subsample.chain.proposals import RandomWalk
 from pymc_subsample.chain.tuning import Tuning, TuningState, extent, settled
@@ -76,7 +76,7 @@ def _expand(step: "ScalableMH", tall: TallModel) -> Expansion:
 def _refuse_no_predictors(expansion: Expansion) -> None:
     if not expansion.n_predictors:
         raise TallModelError(
-            f"ScalableMH needs rows of {', '.join(map(repr, expansion.observed))} that see the "
+            f"ScalableMH needs rows of {', '.join(map(repr, expansion.likelihood))} that see the "
             "parameters by at most ten linear predictors each; this model has not. Use HMCECS."
         )
 
@@ -157,7 +157,7 @@ def _transitions(
 def _refuse_row(step: "ScalableMH", row: int):
     given = "" if isinstance(step.bound, str) else f" with bound={step.bound:g}"
     raise RuntimeError(
-        f"ScalableMH: row {row:,} of {', '.join(map(repr, step.observed))} exceeds its bound"
+        f"ScalableMH: row {row:,} of {', '.join(map(repr, step.likelihood))} exceeds its bound"
         f"{given}, so that the draws would not be from the posterior. "
         + (
             "Give a larger bound."
@@ -170,7 +170,10 @@ def _refuse_row(step: "ScalableMH", row: int):
 def _statistics(step: "ScalableMH", infos: dict[str, np.ndarray]) -> dict[str, Any]:
     exact = 2 * len(step.deciding.exact) * infos["n_steps"].astype(int)
     read, decisions = infos["rows_drawn"] + infos["rows_passed"], infos["decisions"]
-    return {
+    named = as_nuts_says(step, infos["tree_depth"])
+    if (given := given_scale(step.proposal)) is not None:
+        named["step_size_bar"] = given
+    return named | {
         "divergences": divergences(step, infos["diverging"]),
         "rows_accepted": np.where(decisions > 0, infos["rows_accepted"], np.nan),
         "rows_read": read,

@@ -152,7 +152,7 @@ class Deciding:
             if third is None:
                 raise TallModelError(
                     "control_variate_order=3 needs rows of "
-                    f"{', '.join(map(repr, self._second.observed))} with at most three linear "
+                    f"{', '.join(map(repr, self._second.likelihood))} with at most three linear "
                     "predictors each, and third derivatives that compile (not those of gamma "
                     "functions) in seconds; these have "
                     f'{self._second.n_predictors} predictors. Use control_variate_order="auto".'
@@ -235,7 +235,7 @@ class Deciding:
             given = "" if isinstance(self._bound, str) else f" by bound={self._bound:g}"
             raise TallModelError(
                 f"What was taken{given} for a bound on the remainder of the log-likelihood of "
-                f"{', '.join(map(repr, self._second.observed))} is exceeded {found.excess:.3g} "
+                f"{', '.join(map(repr, self._second.likelihood))} is exceeded {found.excess:.3g} "
                 f"times in row {found.row:,}. "
                 + ("Give a larger one, or use" if given else "Use")
                 + " another step (HMCECS, pm.NUTS)."

@@ -48,10 +48,13 @@ SCALABLE_MH = Sampler(
     rules=RULES,
     numbers=(
         "acceptance_rate", "accepted", "data_share", "energy", "energy_error", "rows_accepted",
-        "rows_read", "step_size", "tightness", "tree_depth", "passes",
+        "rows_read", "step_size", "step_size_bar", "tightness", "tree_depth", "passes",
     ),
-    others={"n_steps": np.int64, "diverging": bool, "divergences": int},
+    others={
+        "n_steps": np.int64, "diverging": bool, "divergences": int, "reached_max_treedepth": bool,
+    },
     shown=("divergences", "rows_accepted", "rows_read"),
+    chosen=("acceptance", "proposal", "control_variate_order", "predicted_acceptance"),
     # Set-up in trials: 1 to 5 times that of HMCECS, twice usually; up to 50 in a crowd.
     advised=Advised(
         place=1, unasked=True, exact=True, reads_for="draw", dearer=(2.0, 50.0), unworthy=_unworthy,

@@ -440,9 +440,9 @@ def test_pilot_is_silent_and_repeatable(tall, caplog):
 
 
 def test_arguments_are_in_the_code(tall):
-    given = {"observed": ["y"], "dim": "row", "samplers": "ScalableMH"}
+    given = {"likelihood": ["y"], "dim": "row", "samplers": "ScalableMH"}
     advice = pms.advise(tall, effective_draws=SOME, **given, **SHORT)
-    assert advice.code == "pm.sample(step=pms.ScalableMH(observed=['y'], dim='row'))"
+    assert advice.code == "pm.sample(step=pms.ScalableMH(likelihood=['y'], dim='row'))"
 
 
 @pytest.mark.costly
@@ -679,7 +679,7 @@ def test_no_free_variable():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"observed": ["z"]}, "'z'"),
+        ({"likelihood": ["z"]}, "'z'"),
         ({"dim": "column"}, "dim='column'.*row"),
         ({"effective_draws": 0}, "effective_draws"),
         ({"seconds": -1.0}, "seconds"),

@@ -56,7 +56,7 @@ def of_trees(monkeypatch):
 @pytest.mark.costly
 def test_variables_with_a_step_of_their_own_are_left_to_it(of_trees):
     model = of_trees(8)
-    for kind in (pms.HMCECS, pms.MinibatchBarkerMH, pms.SGLD):
+    for kind in (pms.HMCECS, pms.MinibatchBarkerMH, pms.sgmcmc.SGLD):
         with pytest.raises(pms.TallModelError, match="'trees' is sampled by Trees alone") as error:
             kind(model=model)
         assert "vars=['sigma', 'b']" in str(error.value)
@@ -190,14 +190,14 @@ def test_every_sampler_has_a_number_and_keeps_it():
     ]  # fmt: skip
     assert all(STATISTIC in kind.stats_dtypes_shapes for kind in STEPS)
 
-    class Own(pms.SGHMC):
+    class Own(pms.sgmcmc.SGHMC):
         pass
 
     assert Own.sampler.name == "SGHMC"
 
 
 @pytest.mark.costly(cases=1)
-@pytest.mark.parametrize("kind", [pms.MinibatchBarkerMH, pms.SGLD, pms.ScalableMH])
+@pytest.mark.parametrize("kind", [pms.MinibatchBarkerMH, pms.sgmcmc.SGLD, pms.ScalableMH])
 def test_reports_are_titled_by_the_sampler(kind, tmp_path):
     with rows_of(logistic):
         idata = pm.sample(40, tune=40, chains=2, step=kind(), random_seed=1, **QUIET)

@@ -250,7 +250,7 @@ def test_compiled_logliks_have_all_their_constants(name, tall_model, expansion):
 @pytest.mark.costly
 def test_threads_change_nothing():
     model, idata = logistic(np.random.default_rng(1))
-    one, two = (pms.loo(idata, model=model, passes=k) for k in (1, 2))
+    one, two = (pms.loo(idata, model=model, workers=k) for k in (1, 2))
     np.testing.assert_array_equal(one.elpd_i, two.elpd_i)
 
 
@@ -258,7 +258,7 @@ def test_threads_change_nothing():
 def test_processes_change_nothing():
     model, idata = logistic(np.random.default_rng(1))
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        found = pms.loo(idata, model=model, passes=pool)
+        found = pms.loo(idata, model=model, workers=pool)
     np.testing.assert_array_equal(found.elpd_i, pms.loo(idata, model=model).elpd_i)
 
 

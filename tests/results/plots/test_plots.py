@@ -13,8 +13,8 @@ import xarray as xr
 from exact_cases import regression_on_itself
 
 import pymc_subsample as pms
-from pymc_subsample.diagnostics.checks import FAILED, PREFIX
 from pymc_subsample.diagnostics.findings import Finding
+from pymc_subsample.diagnostics.verdicts import Verdict, as_group
 from pymc_subsample.results.advise.result import Option, duration
 from pymc_subsample.results.plots.report import reach
 from pymc_subsample.samplers.hmc_ecs.checks import RULES
@@ -325,14 +325,9 @@ def judged(failed=(), **numbers):
     """A run of `HMCECS` whose checks are given by name; others are where they should be."""
     last = {rule.name: rule.bound if rule.at_least or rule.equal else 0.0 for rule in RULES}
     last |= numbers
-    idata = hmc()
-    stats = idata["sample_stats"].to_dataset()
-    for name, value in last.items():
-        stats[PREFIX + name] = (("chain", "draw"), np.full(SHAPE, np.nan))
-        stats[PREFIX + name][:, -1] = value
-    stats[FAILED] = (("chain", "draw"), np.full(SHAPE, -1))
-    stats[FAILED][:, -1] = sum(1 << k for k, rule in enumerate(RULES) if rule.name in failed)
-    idata["sample_stats"] = stats
+    idata, (chains, draws) = hmc(), SHAPE
+    ends = [[Verdict("HMCECS", "HMCECS", last, tuple(failed), draws)]] * chains
+    idata["checks"] = as_group(ends)
     return idata
 
 

@@ -11,7 +11,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
-from chains import assert_moments, assert_same, chain, round_trip, run, sample
+from chains import assert_moments, assert_same, chain, round_trip, run, sample, verdict
 from exact_cases import Case, mean_of, wide
 from models import MODELS
 from scipy.interpolate import RegularGridInterpolator
@@ -736,7 +736,7 @@ def test_statistics_describe_the_transitions(cases, proposal, brightness):
 
 def warned(step, point, tune=60, draws=40):
     _, stats = chain(step, point, tune=tune, draws=draws)
-    return stats[-1], str(stats[-1]["warning"] and stats[-1]["warning"].message)
+    return verdict(stats), stats[-1]["warning"].message
 
 
 @pytest.mark.costly(cases=0)
@@ -744,15 +744,15 @@ def test_checks_at_the_end_of_a_chain(cases):
     case = cases("logistic")
     point = case.model.initial_point()
     last, said = warned(pms.FireflyMC(model=case.model), point)
-    assert (last["failed_checks"], said) == (0, "None")
+    assert (last.failed, said) == ((), "FireflyMC: all checks passed")
     explicit = pms.FireflyMC(model=case.model, brightness="explicit", resample_fraction=0.9)
     last, said = warned(explicit, point)
-    assert last["check_rows_read"] > 1
+    assert last.values["rows_read"] > 1
     assert "FireflyMC: A draw reads" in said
     assert 'Use brightness="implicit"' in said
     stiff = {"reference": case.off, "dark_to_bright": 1e-4}
     last, said = warned(pms.FireflyMC(model=case.model, **stiff), point)
-    assert last["check_turnover"] < 0.1
+    assert last.values["turnover"] < 0.1
     assert "of the bright rows are replaced per draw" in said
     wild = {"proposal": RandomWalk(1e3)}
     assert "proposals were accepted" in warned(pms.FireflyMC(model=case.model, **wild), point)[1]
@@ -766,7 +766,7 @@ def test_a_bound_that_is_none_is_reported_at_the_end(model, monkeypatch):
     monkeypatch.setattr(firefly, "_verify", lambda *_: 1.0)
     step = pms.FireflyMC(model=model, bound=-0.01)
     last, said = warned(step, model.initial_point())
-    assert last["check_lower_bound"] > 1e3
+    assert last.values["lower_bound"] > 1e3
     assert "draws are not from the posterior: what was taken for a lower bound" in said
 
 

@@ -524,10 +524,9 @@ def mixed():
         ({"batch_size": 2.5}, ValueError, "batch_size must be an integer of at least 2, got 2.5"),
         ({"scan": "forward"}, ValueError, "scan must be one of 'random', 'fixed'"),
         ({"sweeps_per_draw": 0}, ValueError, "sweeps_per_draw"),
-        ({"blocked": False}, ValueError, "blocked"),
-        ({"compile_kwargs": {"mode": "JAX"}}, ValueError, "compile_kwargs"),
+        ({"blocked": False}, TypeError, "'blocked'"),
         ({"rng": "seed"}, TypeError, "rng"),
-        ({"observed": ["z"]}, TallModelError, "observed.*'z'"),
+        ({"likelihood": ["z"]}, TallModelError, "likelihood.*'z'"),
     ],
 )
 def test_arguments_are_checked(arguments, error, pattern):

@@ -14,15 +14,15 @@ from tests.samplers.gradients.test_step import sample, verdicts
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 START = {"a": np.array(0.3), "b": np.array(0.8)}
 PRESETS = [
-    (pms.SGLD, {}, {"integrator": "overdamped"}),
-    (pms.PSGLD, {}, {"integrator": "preconditioned"}),
-    (pms.SVRGLD, {}, {"integrator": "overdamped", "gradient": "svrg"}),
-    (pms.SGHMC, {}, {}),
-    (pms.SGNHT, {}, {"integrator": "thermostat"}),
-    (pms.ClusteredSGHMC, {}, {"integrator": "symplectic", "batches": "clustered"}),
-    (pms.EWSG, {}, {"integrator": "euler", "gradient": "ewsg"}),
+    (pms.sgmcmc.SGLD, {}, {"integrator": "overdamped"}),
+    (pms.sgmcmc.PSGLD, {}, {"integrator": "preconditioned"}),
+    (pms.sgmcmc.SVRGLD, {}, {"integrator": "overdamped", "gradient": "svrg"}),
+    (pms.sgmcmc.SGHMC, {}, {}),
+    (pms.sgmcmc.SGNHT, {}, {"integrator": "thermostat"}),
+    (pms.sgmcmc.ClusteredSGHMC, {}, {"integrator": "symplectic", "batches": "clustered"}),
+    (pms.sgmcmc.EWSG, {}, {"integrator": "euler", "gradient": "ewsg"}),
     (
-        pms.EWSG,
+        pms.sgmcmc.EWSG,
         {"dynamics": "overdamped", "expected": "one"},
         {"integrator": "overdamped", "gradient": "ewsg", "expected": "one"},
     ),
@@ -49,7 +49,7 @@ SLOW = ["preconditioned SVRG", "SGNHT on clustered batches", "EWSG on clustered 
 @pytest.mark.parametrize(("preset", "given", "parts"), PRESETS)
 def test_presets_are_combinations(model, preset, given, parts):
     one = preset(model=model, batch_size=50, **given)
-    other = pms.SGMCMC(model=model, batch_size=50, **parts)
+    other = pms.sgmcmc.SGMCMC(model=model, batch_size=50, **parts)
     assert_same(chain(one, START), chain(other, START), but=["sampler"])
 
 
@@ -59,7 +59,7 @@ def test_presets_are_combinations(model, preset, given, parts):
 )
 def test_free_combinations_have_the_exact_posterior(case, name):
     kwargs = {"batch_size": 50, "step_size": 0.02, "transitions_per_draw": 60} | FREE[name]
-    step = pickle.loads(pickle.dumps(pms.SGMCMC(model=case.model, **kwargs)))
+    step = pickle.loads(pickle.dumps(pms.sgmcmc.SGMCMC(model=case.model, **kwargs)))
     result = sample(step, step.model, 1500)
     case.assert_posterior(result)
     assert not verdicts(result)
@@ -78,7 +78,7 @@ def test_clusters_and_weights_take_heat_away(model):
     weights = {"gradient": "ewsg", "index_chain": 8}
     heat = {}
     for batches, given in itertools.product(("uniform", "clustered"), ({}, weights)):
-        step = pms.SGMCMC(model=model, batches=batches, **kwargs, **given)
+        step = pms.sgmcmc.SGMCMC(model=model, batches=batches, **kwargs, **given)
         _, stats = chain(step, START, tune=20, draws=300)
         heat[batches, bool(given)] = np.mean([s["kinetic_temperature"] for s in stats[20:]]) - 1
     plain, clustered = heat["uniform", False], heat["clustered", False]
@@ -91,12 +91,12 @@ def test_clusters_and_weights_take_heat_away(model):
 def test_a_state_belongs_to_its_parts(model):
     kwargs = {"model": model, "batch_size": 50, "step_size": 0.1}
     states = [
-        pms.SGMCMC(**kwargs, **parts).sampling_state
+        pms.sgmcmc.SGMCMC(**kwargs, **parts).sampling_state
         for parts in ({}, {"gradient": "svrg"}, {"batches": "clustered"}, {"integrator": "euler"})
     ]
     assert len({state.sampler_parts for state in states}) == 4
     with pytest.raises(ValueError, match="sampler"):
-        pms.SGMCMC(**kwargs).sampling_state = states[2]
+        pms.sgmcmc.SGMCMC(**kwargs).sampling_state = states[2]
 
 
 WEIGHTED = {"gradient": "ewsg", "integrator": "euler"}
@@ -126,10 +126,10 @@ REFUSED = [
 @pytest.mark.parametrize(("kwargs", "message"), REFUSED)
 def test_parts_that_do_not_fit_are_refused_with_the_reason(model, kwargs, message):
     with pytest.raises(ValueError, match=message):
-        pms.SGMCMC(model=model, **kwargs)
+        pms.sgmcmc.SGMCMC(model=model, **kwargs)
 
 
-@pytest.mark.parametrize("preset", [pms.SGHMC, pms.ClusteredSGHMC])
+@pytest.mark.parametrize("preset", [pms.sgmcmc.SGHMC, pms.sgmcmc.ClusteredSGHMC])
 def test_presets_with_momenta_keep_them(model, preset):
     with pytest.raises(ValueError, match=r"integrator must be one of .*'euler'"):
         preset(model=model, integrator="overdamped")
@@ -138,4 +138,4 @@ def test_presets_with_momenta_keep_them(model, preset):
 
 def test_the_documentation_names_all_integrators():
     for name in INTEGRATORS:
-        assert f'"{name}"' in pms.SGMCMC.__doc__
+        assert f'"{name}"' in pms.sgmcmc.SGMCMC.__doc__

@@ -646,12 +646,11 @@ def test_bad_arguments_are_named(model, kwargs, message):
 @pytest.mark.costly(cases=0)
 def test_good_arguments_are_accepted(model):
     for kwargs in (
-        {"compile_kwargs": {"mode": "NUMBA"}},
         {"rng": np.random.default_rng(1)},
         {"subsample_size": np.int64(40), "n_blocks": np.int64(8)},
         {"vars": model["a"]},
-        {"observed": "y"},
-        {"observed": [model["y"]]},
+        {"likelihood": "y"},
+        {"likelihood": [model["y"]]},
         {"initial_point": {"a": 0.2}},
     ):
         pms.HMCECS(model=model, **kwargs)

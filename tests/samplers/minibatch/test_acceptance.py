@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 from scipy.special import expit, ndtr, ndtri
 
-import pymc_subsample as pms
 from pymc_subsample.compiled.functions import Compiled, address_of, function_at, generator_at
 from pymc_subsample.expansion import expand
 from pymc_subsample.kernels.batches import draw, restore
@@ -274,7 +273,7 @@ def test_levels_of_all_looks_sum_to_no_more_than_delta(p):
 
 
 def barker_settings(sigma=1.2, max_error=0.02, batch=15):
-    table = pms.barker_correction(sigma)
+    table = correction.barker_correction(sigma)
     numbers = [batch, max_error, sigma, table.error, len(table.support)]
     return np.concatenate([numbers, table.support, np.cumsum(table.probabilities)])
 
@@ -282,7 +281,7 @@ def barker_settings(sigma=1.2, max_error=0.02, batch=15):
 @pytest.mark.costly(cases=0)
 @pytest.mark.parametrize(("sigma", "max_error"), [(1.2, 0.02), (1.0, 0.002), (1.0, np.inf)])
 def test_barker_test(sigma, max_error):
-    table, outcomes = pms.barker_correction(sigma), set()
+    table, outcomes = correction.barker_correction(sigma), set()
     for n, y, known, u, normal, _ in cases(8, 1000):
         evidence, b = evidence_of(y, n, known, u, normal), len(y)
         answer, *found = barker.decide(barker_settings(sigma, max_error), evidence)
@@ -349,7 +348,7 @@ def acceptance(batch, n, known, settings, table):
 
 @pytest.mark.costly(cases=0)
 def test_the_test_is_the_integrand_over_its_random_numbers():
-    table, settings = pms.barker_correction(1.2), barker_settings(1.2, np.inf)
+    table, settings = correction.barker_correction(1.2), barker_settings(1.2, np.inf)
     _, all_batches = batches(SKEWED, 6, 0.5)
     normals = ndtri((np.arange(100) + 0.5) / 100)
     uniforms = (np.arange(200) + 0.5) / 200
@@ -368,7 +367,7 @@ def test_the_test_is_the_integrand_over_its_random_numbers():
 def test_barker_acceptance_over_all_batches_is_as_predicted(values, sd):
     """Every batch of 6 of 12 rows; what is left is the predicted error."""
     n, b = 12, 6
-    table, settings = pms.barker_correction(1.2), barker_settings(1.2, np.inf)
+    table, settings = correction.barker_correction(1.2), barker_settings(1.2, np.inf)
     y, all_batches = batches(values, b, sd)
     skewness, kurtosis = stats.skew(y), stats.kurtosis(y)
     # The formulas take the sd that the cumulants of the population stand for.
@@ -386,7 +385,7 @@ def test_barker_acceptance_over_all_batches_is_as_predicted(values, sd):
 
 
 def test_without_its_correction_the_barker_test_is_another():
-    table, settings = pms.barker_correction(1.2), barker_settings(1.2, np.inf)
+    table, settings = correction.barker_correction(1.2), barker_settings(1.2, np.inf)
     alone = correction.BarkerCorrection(1.2, np.zeros(1), np.ones(1), 0.0)
     _, all_batches = batches(EVEN, 6, 0.6)
     for with_table, numbers, wrong in (

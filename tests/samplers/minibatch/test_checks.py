@@ -11,9 +11,11 @@ from steps_of_all_kinds import TESTS
 
 import pymc_subsample as pms
 from pymc_subsample.compiled.functions import Compiled
+from pymc_subsample.diagnostics.verdicts import in_result
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.minibatch.confidence import given_bound, local_bounds
+from pymc_subsample.samplers.minibatch.correction import barker_correction
 from pymc_subsample.samplers.minibatch.decision_errors import (
     AcceptanceErrors,
     Proposed,
@@ -56,7 +58,7 @@ def errors_of(rows, test, settings, moves, exact=metropolis, bound=None, factor=
 
 
 def barker_settings(batch, max_error):
-    table = pms.barker_correction(1.2)
+    table = barker_correction(1.2)
     numbers = [batch, max_error, table.sigma, table.error, len(table.support)]
     return np.concatenate([numbers, table.support, np.cumsum(table.probabilities)])
 
@@ -224,7 +226,8 @@ def test_draws_that_make_rows_impossible_are_noticed(caplog):
         expected = N * np.log(theta / new_theta) if rise is None else rise
         np.testing.assert_allclose(errors.rise, expected, rtol=1e-9)
     step = pms.MinibatchBarkerMH(
-        model=model, control_variate_order=None, batch_size=20, proposal=pms.RandomWalk(0.01),
+        model=model, control_variate_order=None, batch_size=20,
+        proposal=pms.proposals.RandomWalk(0.01),
     )  # fmt: skip
     text, failed = said(caplog, step, model, 200, tune=0)
     assert "rise" in failed
@@ -282,8 +285,8 @@ def said(caplog, step, model, draws=150, tune=300, **kwargs):
     caplog.clear()
     with caplog.at_level(logging.WARNING, "pymc"):
         result = sample(step, model, draws, tune, **kwargs)
-    failed = int(result.sample_stats["failed_checks"].values[0, -1])
-    names = {rule.name for k, rule in enumerate(step.rules) if failed >> k & 1}
+    [[end]] = in_result(result).values()
+    names = set(end.failed)
     return " ".join(r.getMessage() for r in caplog.records), names
 
 
@@ -324,10 +327,12 @@ def test_wrong_draws_are_noticed_where_the_checked_decisions_are_right(lognormal
 
 
 def test_a_chain_on_its_way_is_noticed(model, caplog):
-    step = pms.AusterityMH(model=model, proposal=pms.RandomWalk(1e-4))
+    step = pms.AusterityMH(model=model, proposal=pms.proposals.RandomWalk(1e-4))
     text, failed = said(caplog, step, model, 20, tune=0, initvals={"a": 3.0, "b": 3.0})
     assert failed == set()  # steps too small to tell
-    step = pms.AusterityMH(model=model, proposal=pms.RandomWalk(0.3), transitions_per_draw=1)
+    step = pms.AusterityMH(
+        model=model, proposal=pms.proposals.RandomWalk(0.3), transitions_per_draw=1
+    )
     text, failed = said(caplog, step, model, 20, tune=0, initvals={"a": 30.0, "b": 30.0})
     assert failed == {"rise"}
     assert "Tune longer" in text
@@ -389,7 +394,7 @@ def test_reading_all_rows_on_purpose_does_not_warn(model, caplog):
 
 
 def test_proposals_that_are_never_accepted_warn(model, caplog):
-    step = pms.AusterityMH(model=model, proposal=pms.RandomWalk(20.0))
+    step = pms.AusterityMH(model=model, proposal=pms.proposals.RandomWalk(20.0))
     text, failed = said(caplog, step, model)
     assert failed == {"accepted"}
     assert "smaller proposals" in text

@@ -16,9 +16,8 @@ from scipy.optimize import linprog
 from scipy.special import expit, gammaln, ndtr
 from scipy.stats import kstwo
 
-import pymc_subsample as pms
 from pymc_subsample.samplers.minibatch import correction
-from pymc_subsample.samplers.minibatch.correction import BarkerCorrection
+from pymc_subsample.samplers.minibatch.correction import BarkerCorrection, barker_correction
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 CLAIMED = {1.0: 6e-8, 1.2: 2e-5, 1.3: 1.2e-4}
@@ -36,7 +35,7 @@ def direct_cdf(x, found: BarkerCorrection):
 @pytest.mark.costly
 @pytest.mark.parametrize("sigma", [0.02, 0.4, 0.8, 1.0, 1.2, 1.3, 1.6])
 def test_correction_is_a_symmetric_distribution(sigma):
-    found = pms.barker_correction(sigma)
+    found = barker_correction(sigma)
     assert found.sigma == sigma
     assert np.all(np.diff(found.support) > 0)
     assert np.all(found.probabilities > 0)
@@ -47,7 +46,7 @@ def test_correction_is_a_symmetric_distribution(sigma):
 
 @pytest.mark.parametrize(("sigma", "claimed"), [(0.4, 1e-10), (0.8, 1e-10), *CLAIMED.items()])
 def test_error_is_as_claimed_off_the_grid_and_in_the_tails(sigma, claimed):
-    found = pms.barker_correction(sigma)
+    found = barker_correction(sigma)
     x = np.append(np.random.default_rng(2).uniform(-25, 25, 20_000), np.linspace(25, 99, 75))
     error = np.max(np.abs(direct_cdf(x, found) - expit(x)))
     assert 0.9 * found.error < error < 1.001 * found.error
@@ -56,7 +55,7 @@ def test_error_is_as_claimed_off_the_grid_and_in_the_tails(sigma, claimed):
 
 
 def test_default_comes_from_a_table():
-    assert pms.barker_correction().sigma in correction._shipped_tables()
+    assert barker_correction().sigma in correction._shipped_tables()
 
 
 @pytest.mark.costly(cases=0)
@@ -69,7 +68,7 @@ def test_shipped_tables_are_what_the_script_makes(monkeypatch):
     made = np.array([[float(entry) for entry in line.split(",")] for line in lines])
     x = np.linspace(-30, 30, 2001)
     for sigma in make_tables.SIGMAS:
-        shipped = pms.barker_correction(sigma)
+        shipped = barker_correction(sigma)
         _, support, probabilities = made[made[:, 0] == sigma].T
         fresh = correction._measured(sigma, support, probabilities, 0.05)
         # Solvers may differ in a mass point; the error and the distribution of the sum may not.
@@ -95,19 +94,19 @@ def test_no_distribution_does_much_better():
     )
     measure = found.x[: len(x)] - found.x[len(x) : -1]
     bound = np.min(measure @ least) / np.abs(measure).sum()
-    error = pms.barker_correction(sigma).error
+    error = barker_correction(sigma).error
     assert 0.97 * error < bound < error
 
 
 @pytest.mark.costly(cases=0)
 def test_error_grows_with_sigma():
-    errors = [pms.barker_correction(sigma).error for sigma in (0.8, 1.0, 1.15, 1.2, 1.3, 1.5, 1.6)]
+    errors = [barker_correction(sigma).error for sigma in (0.8, 1.0, 1.15, 1.2, 1.3, 1.5, 1.6)]
     assert np.all(np.diff(errors) > 0)
     assert 3e-3 < errors[-1] < 5e-3
 
 
 def test_cdf_of_the_correction_is_a_step_function():
-    found = pms.barker_correction(1.2)
+    found = barker_correction(1.2)
     at = found.cdf(found.support)
     np.testing.assert_allclose(at, np.cumsum(found.probabilities), rtol=1e-14)
     np.testing.assert_allclose(
@@ -127,7 +126,7 @@ def ks_distance(draws):
 def test_draws_plus_normal_are_logistic(sigma):
     rng, n = np.random.default_rng(3), 400_000
     normal = rng.normal(scale=sigma, size=n)
-    found = pms.barker_correction(sigma)
+    found = barker_correction(sigma)
     corrected = normal + found.rvs(n, rng)
     bound = kstwo.isf(1e-5, n)
     assert ks_distance(corrected) < bound + found.error
@@ -138,7 +137,7 @@ def test_draws_plus_normal_are_logistic(sigma):
 
 
 def test_rvs_follows_scipy():
-    found = pms.barker_correction(1.0)
+    found = barker_correction(1.0)
     assert np.ndim(found.rvs(random_state=1)) == 0
     assert found.rvs((2, 3), random_state=1).shape == (2, 3)
     np.testing.assert_array_equal(
@@ -148,8 +147,8 @@ def test_rvs_follows_scipy():
 
 
 def test_tables_are_shared_and_read_only():
-    found = pms.barker_correction(1.0)
-    assert pms.barker_correction(1) is found
+    found = barker_correction(1.0)
+    assert barker_correction(1) is found
     with pytest.raises(ValueError, match="read-only"):
         found.probabilities[0] = 1.0
 
@@ -157,7 +156,7 @@ def test_tables_are_shared_and_read_only():
 @pytest.mark.parametrize("sigma", [0, -1.0, np.nan, np.inf, 1.7, [1.0, 1.2], "1"])
 def test_bad_sigma(sigma):
     with pytest.raises(ValueError, match=r"sigma is .*; expected .* above 0, at most 1\.6"):
-        pms.barker_correction(sigma)
+        barker_correction(sigma)
 
 
 # The error of the test, by enumeration of all batches of b rows from a few distinct values.
@@ -245,7 +244,7 @@ SYMMETRIC = ([-1.0, 0.0, 1.0], [0.1, 0.8, 0.1])
 )
 def test_error_formula_is_exact_to_its_order(rows, b, n):
     """Four times the rows: a quarter is left, or an eighth with the terms of order 1 / b."""
-    table, s = pms.barker_correction(0.8), 0.5
+    table, s = barker_correction(0.8), 0.5
     left = []
     for batch in (Enumeration(*rows, b // 4, s, n and n // 4), Enumeration(*rows, b, s, n)):
         np.testing.assert_allclose(batch.p.sum(), 1, rtol=1e-10)
@@ -263,14 +262,14 @@ def test_error_formula_is_exact_to_its_order(rows, b, n):
 
 def test_a_known_variance_leaves_half_the_error_with_the_other_sign():
     batch = Enumeration(*RARE, 400, 0.6)
-    table = pms.barker_correction(1.0)
+    table = barker_correction(1.0)
     known = batch.error(table, variance=np.full_like(batch.s2, 0.36))
     np.testing.assert_allclose(known, -batch.formula(1) / 2, atol=0.05 * np.max(np.abs(known)))
 
 
 def test_divisor_b_adds_half_a_second_derivative():
     batch = Enumeration(*SYMMETRIC, 60, 0.5)
-    table = pms.barker_correction(0.8)
+    table = barker_correction(0.8)
     biased = batch.error(table, batch.s2 * 59 / 60) - batch.error(table)
     u = expit(DELTAS) * expit(-DELTAS)
     second_derivative = u * (1 - 2 * expit(DELTAS))
@@ -287,7 +286,7 @@ def test_divisor_b_adds_half_a_second_derivative():
 )
 def test_error_of_skewed_continuous_rows_by_simulation(draw, skewness, kurtosis):
     rng, b, s, n_batches = np.random.default_rng(4), 100, 0.6, 60_000
-    table = pms.barker_correction(1.0)
+    table = barker_correction(1.0)
     x = draw(rng, (n_batches, b))
     x *= s * np.sqrt(b) / (1.0 if skewness == 2 else np.sqrt(np.exp(0.25) * np.expm1(0.25)))
     e, s2 = x.mean(axis=1), x.var(axis=1, ddof=1) / b

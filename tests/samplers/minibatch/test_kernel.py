@@ -11,7 +11,6 @@ from barker_errors import worst_error
 from exact_cases import Line
 from scipy.special import expit, log_expit, logsumexp
 
-import pymc_subsample as pms
 from pymc_subsample.compiled.functions import Compiled, address_of
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.predictor_ranges import everywhere
@@ -19,6 +18,7 @@ from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK, Proposing
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.minibatch.acceptance import Criterion
+from pymc_subsample.samplers.minibatch.correction import barker_correction
 from pymc_subsample.samplers.minibatch.decisions import DECIDE, austerity, barker, confidence
 from pymc_subsample.samplers.minibatch.kernel import (
     FUNCTIONS,
@@ -113,7 +113,7 @@ def settings_of(test, batch, *, sigma=1.0, max_error=0.002, epsilon=0.005, delta
         return np.array([batch, epsilon])
     if test == "confidence":
         return np.array([batch, delta, 2.0, 2.0, 0])
-    table = pms.barker_correction(sigma)
+    table = barker_correction(sigma)
     numbers = [batch, max_error, sigma, table.error, len(table.support)]
     return np.concatenate([numbers, table.support, np.cumsum(table.probabilities)])
 

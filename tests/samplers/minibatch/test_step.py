@@ -141,7 +141,7 @@ def test_two_outcomes_share_their_rows():
         pm.LogNormal("z", a, 1.0, observed=np.exp(z))
     for order in (2, None):
         step = pms.MinibatchBarkerMH(model=model, control_variate_order=order, **SMALL)
-        assert set(step.observed) == {"y", "z"}
+        assert set(step.likelihood) == {"y", "z"}
         result = sample(step, model, 800, tune=300)
         assert_moments(result.posterior["a"], (y.sum() + z.sum()) / 1001, 1001**-0.5)
 

@@ -641,10 +641,10 @@ def test_rows_for_the_surrogate_are_chosen_by_what_they_cost(small):
 
 PROPOSALS = {
     "nuts": "nuts",
-    "langevin": pms.Langevin(),
-    "fixed langevin": pms.Langevin(step_size=0.9, target_accept=0.6),
-    "adaptive": pms.AdaptiveMetropolis(),
-    "fixed": pms.RandomWalk(0.15, covariance=[1.0, 0.5]),
+    "langevin": pms.proposals.Langevin(),
+    "fixed langevin": pms.proposals.Langevin(step_size=0.9, target_accept=0.6),
+    "adaptive": pms.proposals.AdaptiveMetropolis(),
+    "fixed": pms.proposals.RandomWalk(0.15, covariance=[1.0, 0.5]),
 }
 
 
@@ -729,10 +729,10 @@ def test_bound_of_the_user_that_is_one(cases):
     [
         ({"acceptance": "exact"}, "acceptance must be one of"),
         ({"proposal": "gibbs"}, "proposal must be one of"),
-        ({"proposal": pms.Langevin}, "proposal must be one of"),
-        ({"proposal": pms.Langevin(batch_size=10)}, "reads no rows. Leave it out"),
-        ({"proposal": pms.Langevin(), "target_accept": 0.5}, "Give it to the proposal"),
-        ({"proposal": pms.RandomWalk(1.0, covariance=[1.0] * 7)}, "covariance has shape"),
+        ({"proposal": pms.proposals.Langevin}, "proposal must be one of"),
+        ({"proposal": pms.proposals.Langevin(batch_size=10)}, "reads no rows. Leave it out"),
+        ({"proposal": pms.proposals.Langevin(), "target_accept": 0.5}, "Give it to the proposal"),
+        ({"proposal": pms.proposals.RandomWalk(1.0, covariance=[1.0] * 7)}, "covariance has shape"),
         ({"bound": "linear"}, "bound must be one of"),
         ({"bound": -1.0}, "bound must be one of"),
         ({"bound": np.nan}, "bound must be one of"),

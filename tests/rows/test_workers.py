@@ -20,7 +20,7 @@ import pytest
 from numba import types
 
 import pymc_subsample as pms
-from pymc_subsample.chain.arguments import passes as checked
+from pymc_subsample.chain.arguments import workers as checked
 from pymc_subsample.compiled import cache
 from pymc_subsample.compiled.functions import VECTOR, compile_source
 from pymc_subsample.diagnostics.perturbation import estimate_errors
@@ -32,9 +32,9 @@ from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModelError
-from pymc_subsample.rows import passes as module
-from pymc_subsample.rows.passes import Passes, processors
+from pymc_subsample.rows import workers as module
 from pymc_subsample.rows.row_store import RowStore
+from pymc_subsample.rows.workers import Workers, processors
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -65,7 +65,7 @@ def case(expansion, tall_model, monkeypatch):
     def make(name, order=2):
         ex = expansion(name, order)
         monkeypatch.setattr(expansion_module, "_CHUNK_BYTES", 8 * ex.width * CHUNK)
-        monkeypatch.setattr(ex, "passes", Passes(1))
+        monkeypatch.setattr(ex, "workers", Workers(1))
         tall = tall_model(name)
         rng = np.random.default_rng(1)
         return ex, tall.ravel(tall.initial_point) + 0.1 * rng.normal(size=tall.size)
@@ -103,7 +103,7 @@ def test_sums_do_not_depend_on_who_makes_them(name, case, processes, monkeypatch
     expected = everything(ex, theta)
     with ThreadPoolExecutor(3) as threads:
         for given in (2, 4, threads, processes):
-            monkeypatch.setattr(ex, "passes", Passes(given))
+            monkeypatch.setattr(ex, "workers", Workers(given))
             assert_same(everything(ex, theta), expected)
     assert not caplog.records
 
@@ -112,7 +112,7 @@ def test_sums_do_not_depend_on_which_worker_is_slow(case, monkeypatch):
     ex, theta = case("bernoulli_logit")
     center = ex.parameters(theta)[0]
     expected = list(ex.over(Expansion.totals, center, True))
-    monkeypatch.setattr(ex, "passes", Passes(4))
+    monkeypatch.setattr(ex, "workers", Workers(4))
     assert_same(
         [x for part in ex.over(late, center) for x in part], [x for part in expected for x in part]
     )
@@ -135,7 +135,7 @@ def test_large_results_are_of_several_batches(case, monkeypatch):
     assert max(seen) == 4
     one = reference_at(ex, theta)
     np.testing.assert_allclose(one.curvature, plain.curvature, rtol=1e-12)
-    monkeypatch.setattr(ex, "passes", Passes(3))
+    monkeypatch.setattr(ex, "workers", Workers(3))
     np.testing.assert_array_equal(reference_at(ex, theta).curvature, one.curvature)
 
 
@@ -148,8 +148,8 @@ def test_set_up_and_draws_do_not_depend_on_threads(monkeypatch):
     model = logistic()
     found = []
     for given in (1, 3):
-        step = pms.HMCECS(model=model, passes=given, rng=1)
-        assert step.expansion.passes.threads == given
+        step = pms.HMCECS(model=model, workers=given, rng=1)
+        assert step.expansion.workers.threads == given
         step.setup_chain(np.random.default_rng(1), 50, 50)
         point = model.initial_point()
         for _ in range(60):
@@ -192,13 +192,13 @@ def test_what_a_worker_fails_to_do_is_done_here(what, case, monkeypatch, tmp_pat
     ex, theta = case("bernoulli_logit")
     expected = everything(ex, theta)
     with forked(2) as pool:
-        monkeypatch.setattr(ex, "passes", Passes(pool))
+        monkeypatch.setattr(ex, "workers", Workers(pool))
         file = tmp_path / f"{os.getpid()}.done"
         assert sum(ex.over(stops, file, what)) == ex.n_rows
         assert file.exists()
         assert sum(ex.over(stops, file, what)) == ex.n_rows
         assert_same(everything(ex, theta), expected)
-    assert [r.message.startswith("passes=: a worker failed") for r in caplog.records] == [True]
+    assert [r.message.startswith("workers=: a worker failed") for r in caplog.records] == [True]
 
 
 def test_an_executor_that_was_shut_down_is_not_needed(case, monkeypatch, caplog):
@@ -206,7 +206,7 @@ def test_an_executor_that_was_shut_down_is_not_needed(case, monkeypatch, caplog)
     expected = everything(ex, theta)
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
-    monkeypatch.setattr(ex, "passes", Passes(pool))
+    monkeypatch.setattr(ex, "workers", Workers(pool))
     assert_same(everything(ex, theta), expected)
     assert len(caplog.records) == 1
 
@@ -226,7 +226,7 @@ class Failing(Executor):
 def test_who_always_fails_is_not_asked_any_more(case, monkeypatch, caplog):
     ex, _ = case("bernoulli_logit")
     monkeypatch.setattr(expansion_module, "_CHUNK_BYTES", 8 * ex.width)
-    monkeypatch.setattr(ex, "passes", Passes(failing := Failing()))
+    monkeypatch.setattr(ex, "workers", Workers(failing := Failing()))
     assert sum(ex.over(count_rows)) == ex.n_rows
     assert 0 < failing.asked <= 4 * module._AHEAD * processors() < ex.n_rows // 2
     assert "no such worker" in caplog.text
@@ -248,7 +248,7 @@ def test_errors_of_a_pass_are_raised(place, case, processes, monkeypatch, caplog
     ex, _ = case("bernoulli_logit")
     where = ex.take(np.array([place]))[0, 0]
     for given in (1, 3, processes):
-        monkeypatch.setattr(ex, "passes", Passes(given))
+        monkeypatch.setattr(ex, "workers", Workers(given))
         with pytest.raises(ValueError, match="this one"):
             list(ex.over(bad, where))
     assert not caplog.records
@@ -266,7 +266,7 @@ def test_rows_are_named_alike(processes, monkeypatch):
     said = []
     for given in (1, 3, processes):
         with pytest.raises(TallModelError, match="not finite within") as error:
-            pms.HMCECS(model=model, passes=given, reference={"slope": 0.01})
+            pms.HMCECS(model=model, workers=given, reference={"slope": 0.01})
         said.append(str(error.value))
     assert "rows 17, 41" in said[0]
     assert len(set(said)) == 1
@@ -278,7 +278,7 @@ def slow(item):
 
 
 def running():
-    return [t for t in threading.enumerate() if t.name.startswith("passes")]
+    return [t for t in threading.enumerate() if t.name.startswith("workers")]
 
 
 @pytest.fixture
@@ -296,14 +296,14 @@ def test_an_interrupt_ends_a_pass(interruptible):
     timer.start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        done.extend(Passes(2).map(slow, range(10_000)))
+        done.extend(Workers(2).map(slow, range(10_000)))
     assert time.monotonic() - start < 5
     gc.collect()
     assert not running()
 
 
 def test_a_pass_that_is_left_early_leaves_no_threads():
-    results = Passes(3).map(slow, range(10_000))
+    results = Workers(3).map(slow, range(10_000))
     assert [next(results), next(results)] == [0, 1]
     assert running()
     results.close()
@@ -335,7 +335,7 @@ def test_few_parts_wait_for_their_turn(large, processes):
         counted = []
         source = (counted.append(k) or k for k in taken)
         most = 0
-        for done, found in enumerate(Passes(given).over(plain, Numbers(), source, size)):
+        for done, found in enumerate(Workers(given).over(plain, Numbers(), source, size)):
             assert found == done
             most = max(most, len(counted) - done)
             time.sleep(0.001)
@@ -349,10 +349,10 @@ def test_few_parts_wait_for_their_turn(large, processes):
 
 @pytest.mark.parametrize("value", ["threads", 0, -1, True, 1.5, object(), [], Executor, np.nan])
 def test_what_makes_no_passes_is_refused(value):
-    with pytest.raises((TypeError, ValueError), match=r"^passes\b"):
+    with pytest.raises((TypeError, ValueError), match=r"^workers\b"):
         checked(value)
-    with pytest.raises((TypeError, ValueError), match=r"^passes\b"):
-        pms.HMCECS(model=logistic(), passes=value)
+    with pytest.raises((TypeError, ValueError), match=r"^workers\b"):
+        pms.HMCECS(model=logistic(), workers=value)
 
 
 def test_what_makes_passes_is_taken():
@@ -366,27 +366,27 @@ def test_asynchronous_clients_are_refused():
         checked(client)
 
 
-def of_child(passes):
-    return passes.threads, passes._executor is None, Passes().threads, Passes(3).threads
+def of_child(workers):
+    return workers.threads, workers._executor is None, Workers().threads, Workers(3).threads
 
 
 @pytest.mark.parametrize("given", ["nothing", "number", "executor"])
 def test_chains_in_processes_make_passes_with_one_thread(given, processes):
-    passes = Passes({"nothing": None, "number": 4, "executor": processes}[given])
-    assert processes.submit(of_child, passes).result() == (1, True, 1, 3)
-    copied = pickle.loads(pickle.dumps(passes))
+    workers = Workers({"nothing": None, "number": 4, "executor": processes}[given])
+    assert processes.submit(of_child, workers).result() == (1, True, 1, 3)
+    copied = pickle.loads(pickle.dumps(workers))
     assert copied.threads == (4 if given == "number" else processors())
     assert copied._executor is None
     # Forked with the step, in place of pickled.
-    with forked_child(passes) as threads:
+    with forked_child(workers) as threads:
         assert threads == 1
 
 
 @contextmanager
-def forked_child(passes):
+def forked_child(workers):
     read, write = os.pipe()
     context = multiprocessing.get_context("fork")
-    child = context.Process(target=lambda: os.write(write, bytes([passes.threads])))
+    child = context.Process(target=lambda: os.write(write, bytes([workers.threads])))
     child.start()
     child.join()
     yield os.read(read, 1)[0]
@@ -396,18 +396,18 @@ def forked_child(passes):
 
 @pytest.mark.costly
 def test_executors_stay_where_they_are(processes):
-    step = pms.HMCECS(model=logistic(), passes=processes, rng=1)
-    assert step.expansion.passes is step.made_by
+    step = pms.HMCECS(model=logistic(), workers=processes, rng=1)
+    assert step.expansion.workers is step.workers
     for library in (pickle, cloudpickle):
         copied = library.loads(library.dumps(step))
-        assert copied.made_by._executor is None
-        assert copied.expansion.passes.threads == processors()
+        assert copied.workers._executor is None
+        assert copied.expansion.workers.threads == processors()
 
 
 @pytest.mark.costly
 def test_all_that_a_step_makes_uses_its_passes():
-    step = pms.FireflyMC(model=logistic(), passes=2, rng=1)
-    assert step.expansion.passes is step.made_by
+    step = pms.FireflyMC(model=logistic(), workers=2, rng=1)
+    assert step.expansion.workers is step.workers
     assert module._current.get() is None
 
 
@@ -441,8 +441,8 @@ def test_processes_read_shared_rows_themselves(case, processes, monkeypatch, tmp
     ex, theta = case("bernoulli_logit")
     expected = everything(ex, theta)
     share(ex, monkeypatch, tmp_path)
-    monkeypatch.setattr(ex, "passes", Passes(processes))
-    part = next(ex.passes.map(ex.sent, [list(ex._chunks())]))
+    monkeypatch.setattr(ex, "workers", Workers(processes))
+    part = next(ex.workers.map(ex.sent, [list(ex._chunks())]))
     assert all(isinstance(where, slice) for where, _ in part)
     assert_same(everything(ex, theta), expected)
 
@@ -459,7 +459,7 @@ def test_workers_get_several_parts_at_once(per_worker, case, monkeypatch, tmp_pa
         tasks = []
         submit = pool.submit
         monkeypatch.setattr(pool, "submit", lambda *job: tasks.append(job[2]) or submit(*job))
-        monkeypatch.setattr(ex, "passes", Passes(pool))
+        monkeypatch.setattr(ex, "workers", Workers(pool))
         assert sum(ex.over(count_rows)) == ex.n_rows
         assert sum(map(len, tasks)) == n_parts - 1  # the first is done here
         assert len({len(task) for task in tasks[:-1]}) == 1
@@ -468,17 +468,17 @@ def test_workers_get_several_parts_at_once(per_worker, case, monkeypatch, tmp_pa
         # The extended sum, of fewer rows, adds the same parts.
         begin = 3 * CHUNK
         found = list(ex.over(Expansion.totals, ex.parameters(theta)[0], True, begin=begin))
-        monkeypatch.setattr(ex, "passes", Passes(1))
+        monkeypatch.setattr(ex, "workers", Workers(1))
         alone = list(ex.over(Expansion.totals, ex.parameters(theta)[0], True, begin=begin))
         assert_same([x for part in found for x in part], [x for part in alone for x in part])
-        monkeypatch.setattr(ex, "passes", Passes(pool))
+        monkeypatch.setattr(ex, "workers", Workers(pool))
         with pytest.raises(ValueError, match="this one"):
             list(ex.over(bad, where))
         assert not caplog.records
         file = tmp_path / f"{os.getpid()}.done"
         assert sum(ex.over(stops, file, unpicklable)) == ex.n_rows
         assert_same(everything(ex, theta), expected)
-    assert [r.message.startswith("passes=: a worker failed") for r in caplog.records] == [True]
+    assert [r.message.startswith("workers=: a worker failed") for r in caplog.records] == [True]
 
 
 def test_matrices_of_many_parts_are_added_up_where_the_rows_are(case, monkeypatch, tmp_path):
@@ -495,7 +495,7 @@ def test_matrices_of_many_parts_are_added_up_where_the_rows_are(case, monkeypatc
     share(ex, monkeypatch, tmp_path)
     with forked(2) as pool:
         for given in (3, pool):
-            monkeypatch.setattr(ex, "passes", Passes(given))
+            monkeypatch.setattr(ex, "workers", Workers(given))
             assert_same(everything(ex, theta), one)
 
 
@@ -508,7 +508,7 @@ def test_code_is_sent_once_per_worker(case, monkeypatch):
         monkeypatch.setattr(
             pool, "submit", lambda *job: submitted.append(len(pickle.dumps(job))) or submit(*job)
         )
-        monkeypatch.setattr(ex, "passes", Passes(pool))
+        monkeypatch.setattr(ex, "workers", Workers(pool))
         list(ex.over(Expansion.totals, center, True))
     first = module._AHEAD
     assert min(submitted[:first]) > 3 * max(submitted[first:])
@@ -597,7 +597,7 @@ def test_steps_with_an_executor_sample(processes, monkeypatch):
     for given in (None, processes):
         with model:
             idata = pm.sample(
-                30, tune=30, step=pms.HMCECS(passes=given, rng=1), chains=2, cores=2,
+                30, tune=30, step=pms.HMCECS(workers=given, rng=1), chains=2, cores=2,
                 random_seed=1, progressbar=False, quiet=True, compute_convergence_checks=False,
             )  # fmt: skip
         draws.append(idata["posterior"]["beta"].values)
@@ -637,8 +637,8 @@ def test_dask_makes_the_same_sums_with_threads(case, monkeypatch, caplog):
     with cluster(n_workers=1, threads_per_worker=2, processes=False) as client:
         ex, theta = case("slopes_noncentred")
         expected = everything(ex, theta)
-        monkeypatch.setattr(ex, "passes", checked(client))
-        assert ex.passes._workers == 2
+        monkeypatch.setattr(ex, "workers", checked(client))
+        assert ex.workers._count == 2
         assert_same(everything(ex, theta), expected)
     assert not [r for r in caplog.records if r.name == "pymc.subsample"]
 
@@ -648,7 +648,7 @@ def test_dask_makes_the_same_sums_when_a_worker_dies(case, monkeypatch, tmp_path
     with cluster(n_workers=2, threads_per_worker=1) as client:
         ex, theta = case("poisson_offset")
         expected = everything(ex, theta)
-        monkeypatch.setattr(ex, "passes", checked(client))
+        monkeypatch.setattr(ex, "workers", checked(client))
         assert_same(everything(ex, theta), expected)
         file = tmp_path / f"{os.getpid()}.done"
         assert sum(ex.over(stops, file, killed)) == ex.n_rows
@@ -662,6 +662,6 @@ def test_processes_that_are_spawned_make_the_same_sums(case, monkeypatch, caplog
     ex, theta = case("poisson_offset")
     expected = everything(ex, theta)
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        monkeypatch.setattr(ex, "passes", Passes(pool))
+        monkeypatch.setattr(ex, "workers", Workers(pool))
         assert_same(everything(ex, theta), expected)
     assert not caplog.records

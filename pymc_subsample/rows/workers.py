@@ -1,4 +1,4 @@
-"""Passes over all rows: a function of some rows at a time, wherever it runs, in a fixed order.
+"""Who reads all rows: a function of some rows at a time, wherever it runs, in a fixed order.
 
 What rows go together does not depend on who works on them, and results come in the order of the
 rows: sums of them are the same to the last bit for any number of threads, processes or machines.
@@ -51,8 +51,8 @@ class Subject(Protocol):
         """Return what they need of a part of the rows."""
 
 
-class Passes:
-    """Who makes passes over the rows.
+class Workers:
+    """Those who make passes over the rows.
 
     By default threads of this process, as many as there are processors for it; else a number of
     threads, an executor of `concurrent.futures` or a client of Dask. In a process that another one
@@ -63,13 +63,13 @@ class Passes:
     def __init__(self, given: Any = None) -> None:
         self._given = given if isinstance(given, int) else None
         self._executor: Executor | None = None
-        self._workers = 1
+        self._count = 1
         if isinstance(given, Executor):
             self._executor = given
-            self._workers = getattr(given, "_max_workers", None) or processors()
+            self._count = getattr(given, "_max_workers", None) or processors()
         elif self._given is None and given is not None:
             self._executor = given.get_executor(pure=False)
-            self._workers = sum(given.nthreads().values())
+            self._count = sum(given.nthreads().values())
         self._process: int | None = os.getpid()
         self._told = False
 
@@ -87,7 +87,7 @@ class Passes:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let passes over what is made meanwhile be these."""
+        """Have passes over what is made meanwhile made by these."""
         token = _current.set(self)
         try:
             yield
@@ -117,7 +117,7 @@ class Passes:
         if workers < 2:
             yield from (quietly(function, item) for item in items)
             return
-        with ThreadPoolExecutor(workers, "passes") as pool:
+        with ThreadPoolExecutor(workers, "workers") as pool:
             submit = partial(pool.submit, quietly, function)
             for _, future in _in_turn(items, submit, min(_AHEAD * workers, most)):
                 yield future.result()
@@ -130,7 +130,7 @@ class Passes:
         result_bytes: int = 0,
         n_items: int = 0,
     ) -> Iterator[Any]:
-        """Yield ``work(subject, item)`` of items in their order, by whoever makes these passes.
+        """Yield ``work(subject, item)`` of items in their order, wherever these workers are.
 
         Where there are `n_items`, an executor gets several at once, and returns the result of each.
         What it fails to do, for a worker was killed or misses a package, is done here.
@@ -147,9 +147,9 @@ class Passes:
         if executor is None or sent is None:
             yield from self.map(here, items, result_bytes)
             return
-        most = max(1, min(_AHEAD * self._workers, _AHEAD_BYTES // max(result_bytes, 1)))
+        most = max(1, min(_AHEAD * self._count, _AHEAD_BYTES // max(result_bytes, 1)))
         room = _AHEAD_BYTES // max(most * result_bytes, 1)
-        together = min(n_items // (_TASKS * self._workers), _MOST_TOGETHER, room)
+        together = min(n_items // (_TASKS * self._count), _MOST_TOGETHER, room)
         with ExitStack() as stack:
             pool: ThreadPoolExecutor | None = None
             fresh, failures = most, 0
@@ -161,14 +161,14 @@ class Passes:
                 nonlocal pool, fresh
                 fresh -= 1
                 if pool is None and failures > most:
-                    pool = stack.enter_context(ThreadPoolExecutor(self.threads, "passes"))
+                    pool = stack.enter_context(ThreadPoolExecutor(self.threads, "workers"))
                 if pool is None:
                     try:
                         known = sent if whole or fresh >= 0 else replace(sent, content=None)
                         return executor.submit(_run, known, [*map(subject.sent, task)])
                     except Exception as error:  # the executor was shut down or is broken
                         self._tell(error)
-                        pool = stack.enter_context(ThreadPoolExecutor(self.threads, "passes"))
+                        pool = stack.enter_context(ThreadPoolExecutor(self.threads, "workers"))
                 return pool.submit(some, task)
 
             for task, future in _in_turn(batched(items, max(1, together)), submit, most):
@@ -200,16 +200,16 @@ class Passes:
         """Say once that not all is done by the executor."""
         if not self._told:
             said = f"{type(error).__name__}: {error}".rstrip(": ")
-            _log.warning(f"passes=: a worker failed, and its rows are read here instead ({said})")
+            _log.warning(f"workers=: a worker failed, and its rows are read here instead ({said})")
         self._told = True
 
 
-_current: ContextVar[Passes | None] = ContextVar("passes", default=None)
+_current: ContextVar[Workers | None] = ContextVar("workers", default=None)
 
 
-def current() -> Passes:
-    """Return the passes that are in use, by default threads."""
-    return _current.get() or Passes()
+def current() -> Workers:
+    """Return the workers that are in use, by default threads."""
+    return _current.get() or Workers()
 
 
 def processors() -> int:
