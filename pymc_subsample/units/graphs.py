@@ -14,7 +14,6 @@ from pymc_subsample.graph.concrete import depends_on, fold, rebuild, tensor_inpu
 from pymc_subsample.graph.numpy_functions import evaluate, freeze
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.batch import BatchGraph, batch_graph
-from pymc_subsample.model.data_columns import row_number_test
 from pymc_subsample.model.parameter_checks import sort_checks
 from pymc_subsample.model.simplify import simplified
 from pymc_subsample.model.support import owner_of_check
@@ -108,7 +107,7 @@ class UnitGraphs:
         """Elements of the level that has the most."""
         return self.size if self.active is None else int(self.active.sum(axis=1).max())
 
-    @property
+    @cached_property
     def places(self) -> dict[str, slice]:
         """Where elements of each variable are among those of a level."""
         ends = np.cumsum([int(np.prod(s, dtype=int)) for s in self.shapes.values()])
@@ -206,9 +205,11 @@ def _read(reading: Reading, position: int, tables: Tables) -> list[_SomeRows]:
             continue
         whole = len(chosen) == len(index)
         [graph] = (
-            settled([term.graph], reading.arrays, chosen) if grouping.partial else [term.graph]
+            settled([term.graph], reading.arrays, chosen, len(index))
+            if grouping.partial
+            else [term.graph]
         )
-        trace = reading.trace([graph])
+        trace = reading.trace([graph], tables.values.values())
         trace.follow(graph, axis)
         nodes = gathers(trace, graph, list(tables.values.values()))
         for node, table in nodes.items():
@@ -232,7 +233,7 @@ def _prior(
     graphs = [*priors, *(graph for graph, _ in guards)]
     axes = [*(grouping.own[name] for name in local), *(axis for _, axis in guards)]
     dependent = depends_on(graphs, [*reading.values.values(), *local.values()])
-    trace = RowTrace(lambda v: v not in dependent, row_number_test(reading.arrays))
+    trace = reading.trace(graphs, local.values())
     for graph, axis in zip(graphs, axes, strict=True):
         trace.follow(graph, axis)
     batch = batch_graph(graphs, trace, dependent, reading.arrays)
@@ -278,11 +279,11 @@ def _row_graph(
             memo[node.outputs[0]] = tables.picked(part.trace, node, table, part.levels, local)
     checks = list(remaining)
     if part.chosen is not None:
-        checks = settled(checks, reading.arrays, part.chosen)
+        checks = settled(checks, reading.arrays, part.chosen, n_rows)
     [graph, *conditions] = rebuild([part.graph, *checks], memo, fold)
     sources = [*reading.values.values(), *names]
     dependent = depends_on([graph, *conditions], sources)
-    trace = RowTrace(lambda v: v not in dependent, row_number_test(reading.arrays))
+    trace = reading.trace([graph, *conditions], names)
     trace.follow(graph, axis)
     trace.refuse_reductions(depends_on([graph], list(names)), n_rows)
     mine = {

@@ -17,8 +17,9 @@ from pymc_subsample.units.integrated import add_units, start_at, without
 from pymc_subsample.units.missed_mass import refuse_other_modes
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.quadrature import nodes, nodes_of
-from pymc_subsample.units.reading import Reading, read, standardised, warn_of_codes
+from pymc_subsample.units.reading import Reading, read, warn_of_codes
 from pymc_subsample.units.reference import find_reference, start_of
+from pymc_subsample.units.standardised import standardised
 from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.unread import without_unread
 from pymc_subsample.units.verification import check_joint

@@ -13,7 +13,7 @@ from pymc_subsample.graph.concrete import depends_on, rebuild
 from pymc_subsample.graph.numpy_functions import NumpyFunction, freeze, numpy_function
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.quadrature import nodes_of
-from pymc_subsample.units.reading import log_volume
+from pymc_subsample.units.standardised import log_volume
 
 
 @dataclass(frozen=True)
