@@ -22,7 +22,7 @@ from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.units.discovery import gathers
 from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.reading import Reading
-from pymc_subsample.units.states import states_of
+from pymc_subsample.units.states import States, states_of
 from pymc_subsample.units.tables import Tables, settled
 
 # Of so many rows it is seen whether enough are alike: a tenth, which saves as much time.
@@ -94,7 +94,7 @@ class UnitGraphs:
     others: list[tuple[str, RowGraph]]  # Rows of these terms without a level.
     conditions: list[Variable]  # On global variables alone.
     shapes: dict[str, tuple[int, ...]]  # Of a level's elements.
-    states: list[np.ndarray] | None  # Values that each element may have, if they are discrete.
+    states: States | None  # Values that each element may have, None if none is discrete.
     active: np.ndarray | None  # Which elements levels have, (levels, size), None if all have all.
 
     @property
@@ -102,10 +102,29 @@ class UnitGraphs:
         """Elements of all local variables of a level."""
         return sum(int(np.prod(s, dtype=int)) for s in self.shapes.values())
 
+    @cached_property
+    def discrete(self) -> np.ndarray:
+        """Whether each element is."""
+        states = self.states or [None] * self.size
+        return np.array([values is not None for values in states], dtype=bool)
+
+    @property
+    def exact(self) -> bool:
+        """Whether all elements are discrete: integrals are sums over their states."""
+        return self.states is not None and bool(self.discrete.all())
+
+    @cached_property
+    def placed(self) -> np.ndarray | None:
+        """Which elements of levels have nodes, as `active`: continuous ones, unless none is."""
+        if self.states is None or self.exact:
+            return self.active
+        every = np.ones((self.grouping.levels, self.size), dtype=bool)
+        return (every if self.active is None else self.active) & ~self.discrete
+
     @property
     def most(self) -> int:
-        """Elements of the level that has the most."""
-        return self.size if self.active is None else int(self.active.sum(axis=1).max())
+        """Elements of the level that has nodes of the most."""
+        return self.size if self.placed is None else int(self.placed.sum(axis=1).max())
 
     @cached_property
     def places(self) -> dict[str, slice]:

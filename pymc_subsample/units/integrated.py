@@ -22,7 +22,7 @@ from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.layout import Table, places, tables
 from pymc_subsample.units.moving import newton
-from pymc_subsample.units.quadrature import nodes, nodes_of
+from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.unit_densities import UnitFunctions, row_derivatives
 from pymc_subsample.units.unread import without_variables
@@ -65,7 +65,9 @@ def add_units(new: pm.Model, marginal: Marginal) -> None:
         check_table(marginal, some.units, log_likelihood(marginal, some, "checked"))
         label = f"{name}: units of {' and '.join(map(str, table.lengths))} rows"
         if graphs.active is not None:
-            label += f" and {table.elements} variables"
+            label += f" and {table.elements + table.discrete} variables"
+            if graphs.states is not None and not graphs.exact:
+                label += f", {table.discrete} of them discrete"
         term = log_likelihood(marginal, table, label)
         if graphs.conditions:
             term = _CONDITION(term, pt.all(pt.stack(graphs.conditions)))
@@ -127,28 +129,36 @@ def _nodes(
     A group is evaluated at once, as (units, nodes). Each state is one of its own: what it makes
     constant, as a probability of zero, has no derivative.
     """
-    graphs, every = marginal.functions.graphs, range(marginal.functions.graphs.size)
-    levels, per_dimension = marginal.functions.levels[table.units], marginal.integral.per_dimension
-    active = None if graphs.active is None else graphs.active[levels]
-    if graphs.states is not None:
-        points, log_weights = nodes_of(graphs, per_dimension, active)
-        for k, (state, log_weight) in enumerate(zip(points, log_weights, strict=True)):
-            each = np.broadcast_to(state.reshape(-1, len(every)), (len(levels), len(every)))
-            weights = np.broadcast_to(np.reshape(log_weight, (-1, 1)), (len(levels), 1))
-            yield (
-                [_same_or(data, f"state{k}_{i}", each[:, [i]]) for i in every],
-                data(f"nothing{k}", np.ascontiguousarray(weights)),
-            )
+    graphs, levels = marginal.functions.graphs, marginal.functions.levels[table.units]
+    u, log_weights = [], pt.zeros((1, 1))
+    if not graphs.exact:
+        u, log_weights = _continuous(marginal, table, parts, data)
+    if graphs.states is None:
+        yield u, log_weights
         return
-    elements = None if active is None else np.argsort(~active, axis=1, kind="stable")
-    size = table.elements
-    own = np.broadcast_to(
-        np.arange(size) if elements is None else elements[:, :size], (len(levels), size)
+    for k, (state, nothing) in enumerate(zip(*marginal.functions.of(levels).all_states, strict=True)):
+        each = [
+            _same_or(data, f"state{k}_{i}", state[:, [i]]) if discrete else u[i]
+            for i, discrete in enumerate(graphs.discrete)
+        ]
+        yield each, log_weights + data(f"nothing{k}", nothing[:, None])
+
+
+def _continuous(
+    marginal: Marginal, table: Table, parts: Sequence[_Rows], data: Callable
+) -> tuple[list[Variable], Variable]:
+    """Return elements of continuous variables at nodes, zero for others, and log weights."""
+    graphs, levels = marginal.functions.graphs, marginal.functions.levels[table.units]
+    size, placed = table.elements, graphs.placed
+    own = (
+        np.tile(np.arange(size), (len(levels), 1))
+        if placed is None
+        else np.argsort(~placed[levels], axis=1, kind="stable")[:, :size]
     )
-    points, log_weights = nodes(size, per_dimension)
+    points, log_weights = nodes(size, marginal.integral.per_dimension)
     m, S, volume = _placed(marginal, table, parts, own, data)
     u = [sum((S[i][j] * points[None, :, j] for j in range(size)), m[i]) for i in range(size)]
-    yield _spread(u, own, graphs.size, data), volume + log_weights[None, :]
+    return _spread(u, own, graphs.size, data), volume + log_weights[None, :]
 
 
 def _same_or(data: Callable, what: str, values: np.ndarray) -> Variable:
@@ -162,6 +172,8 @@ def _spread(
     found: Sequence[Variable], own: np.ndarray, size: int, data: Callable
 ) -> list[Variable]:
     """Return all elements of units, zero but for their own, of which these are the values."""
+    if not found:
+        return [pt.zeros((1, 1))] * size
     if (own == own[0]).all():
         place = {int(i): x for i, x in zip(own[0], found, strict=True)}
         return [place.get(i, pt.zeros_like(found[0])) for i in range(size)]

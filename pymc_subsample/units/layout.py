@@ -14,12 +14,13 @@ class Table:
 
     units: np.ndarray  # Positions of the units.
     lengths: tuple[int, ...]  # By term; 0 where these units have no rows of it.
-    elements: int  # Of local variables that each has.
+    elements: int  # Of continuous local variables that each has,
+    discrete: int  # and of others.
 
     def of(self, most: int) -> "Table":
         """Return this table of some units, from first to last."""
         some = np.linspace(0, len(self.units) - 1, min(most, len(self.units))).astype(int)
-        return Table(self.units[some], self.lengths, self.elements)
+        return Table(self.units[some], self.lengths, self.elements, self.discrete)
 
 
 def tables(functions: UnitFunctions) -> list[Table]:
@@ -28,17 +29,18 @@ def tables(functions: UnitFunctions) -> list[Table]:
     counts = np.column_stack([
         np.bincount(part.unit, minlength=units) for part in functions.data[1:]
     ])  # fmt: skip
-    # Units of a table have equally many variables.
-    size, active = functions.graphs.size, functions.active
-    own = np.full(units, size) if active is None else active.sum(axis=1)
+    # Units of a table have equally many variables of each kind.
+    graphs, every = functions.graphs, np.ones((units, functions.graphs.size), dtype=bool)
+    has = every if graphs.active is None else graphs.active[functions.levels]
+    own = np.column_stack([(has & ~graphs.discrete).sum(axis=1), (has & graphs.discrete).sum(axis=1)])
     lengths = np.zeros_like(counts)
-    for n in np.unique(own):
-        some = own == n
+    for n in np.unique(own, axis=0):
+        some = (own == n).all(axis=1)
         read = np.ix_(some, counts[some].any(axis=0))
         lengths[read] = filled_up(counts[read])
     kinds, kind = np.unique(np.column_stack([own, lengths]), axis=0, return_inverse=True)
     return [
-        Table(np.flatnonzero(kind.ravel() == i), tuple(map(int, lengths[1:])), int(lengths[0]))
+        Table(np.flatnonzero(kind.ravel() == i), tuple(map(int, lengths[2:])), *map(int, lengths[:2]))
         for i, lengths in enumerate(kinds)
     ]
 

@@ -25,7 +25,7 @@ _DEGREES = 8.0
 def nodes_of(
     graphs: UnitGraphs, per_dimension: int, active: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes nu of units, and the logarithms of their weights: those of `nodes`, or states.
+    """Return nodes nu of units, and the logarithms of their weights: those of `nodes`, and states.
 
     States are where they are, as around a mode of zero with a spread of one. Where units have some
     elements of all, those that are `active`, (units, size), nodes are of shape (K, units, size),
@@ -49,8 +49,14 @@ def _of_elements(
 ) -> tuple[np.ndarray, np.ndarray]:
     if graphs.states is None:
         return nodes(len(elements), per_dimension)
-    states = np.array(list(product(*(graphs.states[i] for i in elements))))
-    return states, np.zeros(len(states))
+    values = [graphs.states[i] for i in elements]
+    discrete = graphs.discrete[list(elements)]
+    states = np.array(list(product(*(v for v in values if v is not None))))
+    points, log_weights = nodes(int(np.sum(~discrete)), per_dimension)
+    found = np.zeros((len(states), len(points), len(elements)))
+    found[:, :, discrete], found[:, :, ~discrete] = states[:, None], points
+    size = len(states) * len(points)
+    return found.reshape(size, len(elements)), np.tile(log_weights, len(states))
 
 
 @lru_cache

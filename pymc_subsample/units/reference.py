@@ -5,6 +5,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from pymc_subsample.units.modes import Modes, find_modes
+from pymc_subsample.units.states import is_discrete
 from pymc_subsample.units.unit_densities import UnitFunctions, levels_of
 
 # Units among which the reference is looked for, fewer if they have more rows in all: it is off by
@@ -177,7 +178,7 @@ def start_of(functions: UnitFunctions) -> np.ndarray:
     start = np.zeros((len(functions.levels), graphs.size))
     for name, place in graphs.places.items():
         value = graphs.reading.values[name]
-        if name in graphs.reading.standard:
+        if name in graphs.reading.standard or is_discrete(value):
             continue
         start[:, place] = levels_of(graphs, name, functions.start[value.name])[functions.levels]
     return start

@@ -1,5 +1,7 @@
 """Missing values and errors in variables: integrated out, summed over, or drawn afterwards."""
 
+from dataclasses import replace
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -39,8 +41,13 @@ def masked(values):
 
 def value_point(model, point):
     """A point of value variables, from one of variables: scales are on the log scale here."""
-    values = {model.rvs_to_values[rv].name: point[rv.name] for rv in model.free_RVs}
-    return {v: np.log(x) if v.endswith("_log__") else np.asarray(x) for v, x in values.items()}
+    values = {model.rvs_to_values[rv].name: np.asarray(point[rv.name]) for rv in model.free_RVs}
+    for name, x in values.items():
+        if name.endswith("_log__"):
+            values[name] = np.log(x)
+        elif name.endswith("_logodds__"):
+            values[name] = np.log(x / (1 - x))
+    return values
 
 
 def log_prior(model, point):
@@ -302,6 +309,88 @@ def test_discrete_values_are_summed_over_exactly():
     assert float(marginal.compile_logp()(at)) - float(prior(at)) == pytest.approx(expected)
 
 
+def integers_and_numbers(apart, e, n=60):
+    """A yes or no, and a number whose mean is higher by e given yes; apart: not in one row."""
+    rng, _, x, _, y = data(n)
+    smoker, x = holes(rng, rng.random(n) < 0.4), holes(rng, x)
+    if apart:
+        x[np.isnan(smoker)] = 0.3
+    no_x, no_smoker = np.isnan(x), np.isnan(smoker)
+    assert (no_x & no_smoker).any() != apart
+    with pm.Model() as model:
+        p, s, t = pm.Beta("p", 1, 1), pm.HalfNormal("s"), pm.HalfNormal("t")
+        a, b, c, d = (pm.Normal(name) for name in "abcd")
+        state = pm.Bernoulli("smoker", p, observed=masked(smoker))
+        column = pm.Normal("x", c + e * state, t, observed=x)
+        pm.Normal("y", a + b * column + d * state, s, observed=y)
+
+    def rows(k, p, s, t, a, b, c, d):
+        """Log densities of all rows if smoker is k where it is missing."""
+        k = np.where(no_smoker, k, smoker)
+        mean, sd = c + e * k, np.where(no_x, np.hypot(s, b * t), s)
+        found = np.log(np.where(k > 0, p, 1 - p)) + np.where(
+            no_x, 0, stats.norm.logpdf(np.nan_to_num(x), mean, t)
+        )
+        return found + stats.norm.logpdf(y, a + b * np.where(no_x, mean, x) + d * k, sd)
+
+    def exact(**at):
+        one, other = rows(0, **at), rows(1, **at)
+        return np.where(no_smoker, np.logaddexp(one, other), one).sum()
+
+    points = [{"p": 0.4, "s": 0.5, "t": 1.1, "a": 1.0, "b": b, "c": 0.5, "d": d}
+              for b, d in ((0.6, 0.3), (0.5, 0.5))]  # fmt: skip
+    return model, exact, points, rows, (x, y, no_x, no_smoker)
+
+
+@pytest.mark.parametrize(("apart", "e"), [(True, 0.0), (False, 0.0), (False, 1.0)])
+@pytest.mark.costly(cases=1)
+def test_integers_and_numbers_are_missing_at_once(apart, e):
+    model, exact, points, rows, _ = integers_and_numbers(apart, e)
+    expected = assert_exact(model, exact, points)
+    assert np.ptp(expected) > 0.5
+    assert abs(sum(rows(0, **points[0])) - expected[0]) > 0.5
+
+
+@pytest.mark.costly
+def test_integers_and_numbers_are_drawn_together():
+    """The state by its probability given what is known, the number given the state."""
+    model, _, [point, *_], rows, (x, y, no_x, no_smoker) = integers_and_numbers(False, 1.0, 20)
+    marginal = pms.marginalize(model)
+    draws = 2_000
+    found = pms.effects(result(point, draws), marginal, ["x", "smoker"], levels=list(range(len(x))))
+    state = found["smoker"].to_numpy()[0]
+    one, other = rows(0, **point), rows(1, **point)
+    share = 1 / (1 + np.exp(one - other))
+    z = (state.mean(axis=0) - share)[no_smoker] / np.sqrt(share * (1 - share) / draws)[no_smoker]
+    assert np.abs(z).max() < stats.norm.isf(1e-5 / (2 * no_smoker.sum()))
+    assert np.abs(share[no_smoker] - point["p"]).max() > 0.2
+    i = np.flatnonzero(no_x & no_smoker)[0]
+    precision = 1 / point["t"] ** 2 + (point["b"] / point["s"]) ** 2
+    for k in (0, 1):
+        of_prior = (point["c"] + k) / point["t"] ** 2
+        of_row = point["b"] * (y[i] - point["a"] - point["d"] * k) / point["s"] ** 2
+        drawn = found["x"].to_numpy()[0, :, i][state[:, i] == k]
+        own, shifted = (stats.norm((of_prior + of_row) / precision + by, precision**-0.5).cdf
+                        for by in (0, 0.3))  # fmt: skip
+        assert stats.kstest(drawn, own).pvalue > 1e-5
+        assert stats.kstest(drawn, shifted).pvalue < 1e-5
+
+
+def test_rows_with_integers_and_numbers_missing_are_left_out_exactly():
+    model, _, [point, *_], rows, _ = integers_and_numbers(False, 0.0)
+    at = {name: np.log(x) if name in "st" else x for name, x in point.items()}
+    at["p"] = np.log(point["p"] / (1 - point["p"]))
+    left, theta = left_out(pms.marginalize(model, n_nodes=9), at, "y")
+    _, _, _, _, (x, y, no_x, no_smoker) = integers_and_numbers(False, 0.0)
+    without = {**point, "s": 1e6}  # as if nothing were known of y
+    one, other = (rows(k, **point) - rows(k, **without) for k in (0, 1))
+    flat = stats.norm.logpdf(0, 0, 1e6)
+    prior = [rows(k, **without) for k in (0, 1)]
+    total = np.logaddexp(*(prior[k] + (one, other)[k] for k in (0, 1))) - np.logaddexp(*prior)
+    expected = np.where(no_smoker, total, one) + flat
+    np.testing.assert_allclose(left._values(np.arange(len(x)), theta)[:, 0], expected, atol=1e-3)
+
+
 def test_logistic_outcomes_are_integrated_over():
     rng, z, x, _, y = data()
     x, y = holes(rng, x), (y > 1).astype(int)
@@ -501,16 +590,24 @@ def test_draws_are_the_same_when_made_again():
     assert (one[0, 1:] != one[0, :-1]).all()
 
 
+def left_out(marginal, at, term):
+    """Rows of a term, to be left out, at a point of value variables."""
+    integrals = integrals_of(marginal)
+    functions = UnitFunctions(integrals.functions.graphs, apart=True)
+    integrals = replace(integrals, functions=functions)
+    names = [v.name.removesuffix("_log__").removesuffix("_logodds__")
+             for v in functions.values.values()]  # fmt: skip
+    theta = np.array([[at[name] for name in names]], dtype=float)
+    graphs = functions.graphs
+    terms = [graphs.reading.terms[i].name for i in graphs.grouping.index]
+    return UnitsLeftOut(integrals, 1 + terms.index(term), theta, 1.0, None), theta
+
+
 def test_rows_left_out_are_predicted_without_what_is_missing():
     model, _, [point, *_] = one_column()
-    integrals = integrals_of(pms.marginalize(model, n_nodes=9))
-    functions = UnitFunctions(integrals.functions.graphs, apart=True)
-    integrals = type(integrals)(functions, integrals.reference, integrals.modes, integrals.integral)
     at = {name: np.log(x) if name in "st" else x for name, x in point.items()}
-    names = [v.name.removesuffix("_log__") for v in functions.values.values()]
-    theta = np.array([at[name] for name in names], dtype=float)
-    left = UnitsLeftOut(integrals, 1, theta[None], 1.0, None)
-    found = left._values(np.arange(N), theta[None])[:, 0]
+    left, theta = left_out(pms.marginalize(model, n_nodes=9), at, "y")
+    found = left._values(np.arange(N), theta)[:, 0]
     rng, z, x, _, y = data()
     x = holes(rng, x)
     a, b, c, d, s, t = (point[name] for name in "abcdst")
@@ -546,16 +643,6 @@ def test_what_shares_rows_with_an_effect_of_many_levels_is_refused():
         pm.Normal("y", column + effect[g], 0.5, observed=y)
     assert "'x_unobserved'" in (said := refusal(model))
     assert "several groupings" in said
-
-
-def test_integers_and_numbers_missing_at_once_are_refused():
-    rng, _, x, _, y = data()
-    with pm.Model() as model:
-        p, c, b = pm.Beta("p", 1, 1), pm.Normal("c"), pm.Normal("b")
-        smoker = pm.Bernoulli("smoker", p, observed=masked(holes(rng, rng.random(N) < 0.5)))
-        column = pm.Normal("x", c, 1, observed=holes(rng, x))
-        pm.Normal("y", column + b * smoker, 0.5, observed=y)
-    assert "leave out rows in which one of them is missing" in refusal(model)
 
 
 def test_parts_of_a_vector_are_refused():
