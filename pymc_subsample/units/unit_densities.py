@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -64,7 +65,7 @@ class UnitFunctions:
         """Return these functions of some units, by position, any of them several times."""
         new = object.__new__(UnitFunctions)
         new.__dict__.update(self.__dict__)
-        new.levels, new._nodes = self.levels[units], {}
+        new.levels, new._nodes, new.batches = self.levels[units], {}, {}
         new.__dict__.pop("states", None)
         new.data = [
             _among(part, data, units, len(self.levels))
@@ -76,6 +77,7 @@ class UnitFunctions:
         self.levels = levels
         self.__dict__.pop("states", None)
         self._nodes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.batches: dict[int, Any] = {}  # Of nodes, see `units.node_batches`.
         self.data = [_part(part, self.position) for part in self.parts]
 
     @property
