@@ -22,7 +22,7 @@ from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.layout import Table, places, tables
 from pymc_subsample.units.moving import newton
-from pymc_subsample.units.quadrature import nodes
+from pymc_subsample.units.quadrature import nodes, of_fewer
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.unit_densities import UnitFunctions, row_derivatives
 from pymc_subsample.units.unread import without_variables
@@ -60,7 +60,7 @@ def add_units(new: pm.Model, marginal: Marginal) -> None:
     graphs = marginal.functions.graphs
     shared = {v: _tensor(new[name]) for name, v in graphs.shared.items()}
     name = " ".join(graphs.grouping.names)
-    for table in tables(marginal.functions):
+    for table in tables(marginal.functions, marginal.integral.per_dimension):
         some = table.of(_CHECKED)
         check_table(marginal, some.units, log_likelihood(marginal, some, "checked"))
         label = f"{name}: units of {' and '.join(map(str, table.lengths))} rows"
@@ -149,16 +149,18 @@ def _continuous(
 ) -> tuple[list[Variable], Variable]:
     """Return elements of continuous variables at nodes, zero for others, and log weights."""
     graphs, levels = marginal.functions.graphs, marginal.functions.levels[table.units]
-    size, placed = table.elements, graphs.placed
-    own = (
-        np.tile(np.arange(size), (len(levels), 1))
-        if placed is None
-        else np.argsort(~placed[levels], axis=1, kind="stable")[:, :size]
-    )
-    points, log_weights = nodes(size, marginal.integral.per_dimension)
+    size, per_dimension = table.elements, marginal.integral.per_dimension
+    placed = np.ones((len(levels), size), dtype=bool)
+    if graphs.placed is not None:
+        placed = graphs.placed[levels]
+    own = np.argsort(~placed, axis=1, kind="stable")[:, :size]
+    points, _ = nodes(size, per_dimension)
+    fewer, which = np.unique(placed.sum(axis=1), return_inverse=True)
+    weights = np.array([of_fewer(size, per_dimension, int(k)) for k in fewer])
+    log_weights = pt.constant(weights) if len(fewer) == 1 else data("weights", weights[which])
     m, S, volume = _placed(marginal, table, parts, own, data)
     u = [sum((S[i][j] * points[None, :, j] for j in range(size)), m[i]) for i in range(size)]
-    return _spread(u, own, graphs.size, data), volume + log_weights[None, :]
+    return _spread(u, own, graphs.size, data), volume + log_weights
 
 
 def _same_or(data: Callable, what: str, values: np.ndarray) -> Variable:

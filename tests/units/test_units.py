@@ -208,7 +208,7 @@ def test_tables_hold_each_row_once(alike):
     functions = functions_of(hostile(sizes, 1.0), ["z"])
     apart = UnitFunctions(functions.graphs, apart=True)
     rows, seen = (functions if alike else apart).data[1], []
-    for table in tables(functions if alike else apart):
+    for table in tables(functions if alike else apart, 5):
         at, counts = places(rows, table.units, table.lengths[0])
         assert counts.sum(axis=1).tolist() == [sizes[unit] for unit in table.units]
         assert np.all(rows.unit[at] == table.units[:, None])
