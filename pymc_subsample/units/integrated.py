@@ -130,13 +130,14 @@ def _nodes(
     constant, as a probability of zero, has no derivative.
     """
     graphs, levels = marginal.functions.graphs, marginal.functions.levels[table.units]
-    u, log_weights = [], pt.zeros((1, 1))
-    if not graphs.exact:
-        u, log_weights = _continuous(marginal, table, parts, data)
+    u, log_weights = (
+        ([], pt.zeros((1, 1))) if graphs.exact else _continuous(marginal, table, parts, data)
+    )
     if graphs.states is None:
         yield u, log_weights
         return
-    for k, (state, nothing) in enumerate(zip(*marginal.functions.of(levels).all_states, strict=True)):
+    states = marginal.functions.of(levels).all_states
+    for k, (state, nothing) in enumerate(zip(*states, strict=True)):
         each = [
             _same_or(data, f"state{k}_{i}", state[:, [i]]) if discrete else u[i]
             for i, discrete in enumerate(graphs.discrete)

@@ -41,8 +41,8 @@ def tables(functions: UnitFunctions, per_dimension: int) -> list[Table]:
         lengths[read] = filled_up(counts[read])
     kinds, kind = np.unique(np.column_stack([own, lengths]), axis=0, return_inverse=True)
     return [
-        Table(np.flatnonzero(kind.ravel() == i), tuple(map(int, lengths[2:])), *map(int, lengths[:2]))
-        for i, lengths in enumerate(kinds)
+        Table(np.flatnonzero(kind.ravel() == i), (*lengths,), elements, discrete)
+        for i, (elements, discrete, *lengths) in enumerate(kinds.tolist())
     ]
 
 
@@ -56,7 +56,8 @@ def _elements(functions: UnitFunctions, per_dimension: int) -> np.ndarray:
     has = np.ones((len(functions.levels), graphs.size), dtype=bool)
     if graphs.active is not None:
         has = graphs.active[functions.levels]
-    own = np.column_stack([(has & kind).sum(axis=1) for kind in (~graphs.discrete, graphs.discrete)])
+    discrete = graphs.discrete
+    own = np.column_stack([(has & ~discrete).sum(axis=1), (has & discrete).sum(axis=1)])
     patterns, pattern = np.unique(has, axis=0, return_inverse=True)
     points = np.isfinite(nodes_of(graphs, per_dimension, patterns)[1]).sum(axis=0)[pattern.ravel()]
     kinds, kind = np.unique(own, axis=0, return_inverse=True)

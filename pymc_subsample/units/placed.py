@@ -50,8 +50,8 @@ def read_by_places(
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         if isinstance(node.op, Nonzero):  # of a mask, so that it is known how many there are
-            known = [_known(out, arrays) for out in node.op.make_node(*inputs).outputs]
-            return None if known[0] is None else [data_input(x, arrays) for x in known]
+            where = [_known(out, arrays) for out in node.op.make_node(*inputs).outputs]
+            return None if where[0] is None else [data_input(x, arrays) for x in where]
         if isinstance(node.op, AdvancedSubtensor):
             found = _unmasked(node, inputs, arrays, values)
             return fold(node, inputs) if found is None else [found]

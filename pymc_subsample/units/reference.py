@@ -126,11 +126,12 @@ def spread_of(
     Its inverse is the sum over units of the squares of their gradients, of which gradients with
     random signs of the units are draws, and one, for directions that units do not tell.
     """
-    size, slopes = len(theta), 0.0
+    size = len(theta)
+    draws = _SIGNS * size if size <= _MOST else _OF_SCALES
+    slopes = np.zeros((draws, size))
     with np.errstate(all="ignore"):
         _, terms = integrals(functions, theta, modes, per_dimension)
         shares = np.exp(terms - logsumexp(terms, axis=0))
-        draws = _SIGNS * size if size <= _MOST else _OF_SCALES
         signs = rng.choice((-1.0, 1.0), (draws, len(counted))) * np.sqrt(counted)
         for some in batches(functions, per_dimension):
             u, own = some.at(modes), shares[some.node, some.unit]

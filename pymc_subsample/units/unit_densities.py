@@ -94,9 +94,7 @@ class UnitFunctions:
     def joint_nodes(self, per_dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the same of all elements, of discrete ones the states."""
         active = self.graphs.active
-        return nodes_of(
-            self.graphs, per_dimension, None if active is None else active[self.levels]
-        )
+        return nodes_of(self.graphs, per_dimension, None if active is None else active[self.levels])
 
     @cached_property
     def states(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -196,12 +194,13 @@ class UnitFunctions:
         each = [(*self._joint_derivatives(theta, at), log_w) for at, log_w in self._in_states(u)]
         logs = np.array([value + log_w for value, _, _, log_w in each])
         total = logsumexp(logs, axis=0)
-        shares = np.exp(logs - total)
-        slopes = np.array([slope for _, slope, _, _ in each])
-        slope = np.einsum("kg,kgi->gi", shares, slopes)
-        off = slopes - slope
-        curvature = np.einsum("kg,kgi,kgj->gij", shares, off, off)
-        curvature += sum(w[:, None, None] * h for w, (_, _, h, _) in zip(shares, each, strict=True))
+        shares = np.exp(logs - total)[:, :, None]
+        # What rows rule out has no derivatives.
+        slopes = np.where(shares > 0, [slope for _, slope, _, _ in each], 0.0)
+        slope = (shares * slopes).sum(axis=0)
+        curvature = np.einsum("kgi,kgj->gij", shares * (slopes - slope), slopes - slope)
+        for share, (_, _, own, _) in zip(shares[..., None], each, strict=True):
+            curvature += np.where(share > 0, share * own, 0.0)
         places = np.flatnonzero(self.graphs.discrete)
         slope[:, places] = -u[:, places]
         curvature[:, places, places] = -1.0

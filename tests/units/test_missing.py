@@ -221,7 +221,7 @@ def a_matrix_of_one_column():
 
 
 def _matrix(gone, columns=2):
-    rng, z, x, w, y = data()
+    _, _, x, w, y = data()
     X = np.column_stack([x, w])[:, :columns]
     for at in gone:
         X[at] = np.nan
@@ -244,9 +244,7 @@ def _matrix(gone, columns=2):
 
 
 def outcomes_of_which_one_is_missing_in_all_rows():
-    rng, z, x, w, y = data()
-    x = holes(rng, x)
-    model, exact, points = _one_column(z, x, y)
+    model, exact, points = one_column()
     with model:
         pm.Normal("v", 0.3 * model["x"], 1, observed=np.full(N, np.nan))
     return model, exact, points
@@ -377,11 +375,10 @@ def test_integers_and_numbers_are_drawn_together():
 
 
 def test_rows_with_integers_and_numbers_missing_are_left_out_exactly():
-    model, _, [point, *_], rows, _ = integers_and_numbers(False, 0.0)
+    model, _, [point, *_], rows, (x, _, _, no_smoker) = integers_and_numbers(False, 0.0)
     at = {name: np.log(x) if name in "st" else x for name, x in point.items()}
     at["p"] = np.log(point["p"] / (1 - point["p"]))
     left, theta = left_out(pms.marginalize(model, n_nodes=9), at, "y")
-    _, _, _, _, (x, y, no_x, no_smoker) = integers_and_numbers(False, 0.0)
     without = {**point, "s": 1e6}  # as if nothing were known of y
     one, other = (rows(k, **point) - rows(k, **without) for k in (0, 1))
     flat = stats.norm.logpdf(0, 0, 1e6)

@@ -16,9 +16,9 @@ from pymc_subsample.units.layout import places, tables
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reading import read
-from pymc_subsample.units.standardised import standardised
 from pymc_subsample.units.reference import find_reference, start_of
 from pymc_subsample.units.sampled import units_of
+from pymc_subsample.units.standardised import standardised
 from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.verification import check_joint
 
