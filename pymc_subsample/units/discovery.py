@@ -21,7 +21,7 @@ from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.units.groupings import Grouping, NotLocal, Use, joined, of_uses, pairs
 from pymc_subsample.units.placed import PLACES
 from pymc_subsample.units.reading import Reading
-from pymc_subsample.units.standardised import standardised
+from pymc_subsample.units.standardised import among_others, standardised
 from pymc_subsample.units.states import Endless, is_discrete, values_of
 
 
@@ -30,7 +30,7 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
 
     Rows read what enters the location and the scale of a variable where they read that.
     """
-    among_others = _among_others(reading)
+    missing = among_others(reading)
     reading = standardised(reading, list(reading.values))
     reasons: dict[str, str] = {}
     uses: dict[str, list[Use]] = {}
@@ -42,7 +42,7 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
     groupings: list[Grouping] = []
     for name, found in uses.items():
         try:
-            new = of_uses(reading, name, found, among_others=name in among_others)
+            new = of_uses(reading, name, found, among_others=name in missing)
         except NotLocal as error:
             reasons[name] = str(error)
             continue
@@ -52,14 +52,6 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
                 new = joined(grouping, new, together)
         groupings.append(new)
     return _without_parents(reading, groupings, reasons), reasons
-
-
-def _among_others(reading: Reading) -> set[str]:
-    """Return variables that rows read where others are not missing."""
-    tables = [node.inputs[0] for node in toposort([term.graph for term in reading.terms])
-              if any(i.name == PLACES for i in node.inputs)]  # fmt: skip
-    above = set(ancestors(tables))
-    return {name for name, value in reading.values.items() if value in above}
 
 
 def _uses_of(reading: Reading, name: str, value: Variable) -> list[Use]:

@@ -174,7 +174,9 @@ def _of_entries(graphs: UnitGraphs, name: str, graph: Variable, axis: int) -> Qu
     trace = RowTrace(lambda v: v not in dependent, row_number_test(reading.arrays))
     trace.follow(graph, axis)
     found = _quantity(graphs, name, graph, axis, trace, names)
-    return replace(found, levels=levels, slots=slots)
+    # Values may be more than the model has.
+    n = reading.standard[name][0].type.shape[axis] if name in reading.standard else len(levels)
+    return replace(found, levels=levels[:n], slots=slots)
 
 
 def _quantity(

@@ -7,7 +7,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.shape import SpecifyShape
@@ -21,11 +21,12 @@ from pymc_subsample.units.reading import Reading
 def standardised(reading: Reading, names: Iterable[str]) -> Reading:
     """Return a reading in which the values of variables with a scale are ``(x - mean) / scale``.
 
-    Nodes that are fixed in these follow the mean and the scale, which may be near zero. Single
-    values are the first of two.
+    Nodes that are fixed in these follow the mean and the scale, which may be near zero. A single
+    missing value is the first of two.
     """
+    missing = among_others(reading)
     for name in names:
-        reading = _widened(reading, name)
+        reading = _widened(reading, name) if name in missing else reading
         if name not in reading.forms:
             continue
         location, scale = reading.forms[name]
@@ -47,6 +48,14 @@ def standardised(reading: Reading, names: Iterable[str]) -> Reading:
         reading.standard[name] = before, volume + more
         del reading.forms[name]
     return reading
+
+
+def among_others(reading: Reading) -> set[str]:
+    """Return variables that are put among other values, as what is missing of a column."""
+    tables = [node.inputs[0] for node in toposort([term.graph for term in reading.terms])
+              if any(i.name == PLACES for i in node.inputs)]  # fmt: skip
+    above = set(ancestors(tables))
+    return {name for name, value in reading.values.items() if value in above}
 
 
 def _widened(reading: Reading, name: str) -> Reading:
@@ -74,13 +83,14 @@ def _widened(reading: Reading, name: str) -> Reading:
         return None if counted else node.op.make_node(table, *inputs[1:]).outputs
 
     try:
-        [priors] = rebuild([reading.priors[name]], {value: both}, longer)
+        graphs = [reading.priors[name], reading.constrained[name]]
+        priors, constrained = rebuild(graphs, {value: both}, longer)
         new = _with(reading, value, first, picked)
     except (ValueError, TypeError, AssertionError):  # of a graph that is written for one
         return reading
-    if priors.type.shape != (2,):
+    if not priors.type.shape == constrained.type.shape == (2,):
         return reading
-    new.priors[name], new.values[name] = priors, both
+    new.priors[name], new.values[name], new.constrained[name] = priors, both, constrained
     new.standard[name] = first, priors[1]
     return new
 

@@ -362,6 +362,10 @@ def test_integers_and_numbers_are_drawn_together():
     z = (state.mean(axis=0) - share)[no_smoker] / np.sqrt(share * (1 - share) / draws)[no_smoker]
     assert np.abs(z).max() < stats.norm.isf(1e-5 / (2 * no_smoker.sum()))
     assert np.abs(share[no_smoker] - point["p"]).max() > 0.2
+    summary = pms.effects(result(point, 400), marginal)
+    shares = summary["smoker_unobserved_probability"].sel(smoker_unobserved_value=1)
+    # Five standard errors: 1e-5 for twenty of them.
+    assert np.abs(shares - share[no_smoker]).max() < 5 * np.sqrt(0.25 / 400)
     i = np.flatnonzero(no_x & no_smoker)[0]
     precision = 1 / point["t"] ** 2 + (point["b"] / point["s"]) ** 2
     for k in (0, 1):
@@ -612,6 +616,24 @@ def test_rows_left_out_are_predicted_without_what_is_missing():
     sd = np.where(gone, np.hypot(s, b * t), s)
     expected = stats.norm.logpdf(y, a + b * np.where(gone, mean, x), sd)
     np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+def test_a_single_missing_value_is_drawn():
+    model, _, [point, *_] = one_value()
+    found = pms.effects(
+        result(point, 2_000), pms.marginalize(model), ["x", "x_unobserved"], levels=[0]
+    )
+    with pytest.raises(ValueError, match="levels holds 1"):
+        pms.effects(result(point, 10), pms.marginalize(model), "x_unobserved", levels=[1])
+    _, z, x, _, y = data()
+    precision = 1 / point["t"] ** 2 + (point["b"] / point["s"]) ** 2
+    mean = (point["c"] + point["d"] * z[3]) / point["t"] ** 2
+    mean += point["b"] * (y[3] - point["a"]) / point["s"] ** 2
+    own, shifted = (stats.norm(mean / precision + by, precision**-0.5).cdf for by in (0, 0.2))
+    drawn = found["x_unobserved"].to_numpy().ravel()
+    assert stats.kstest(drawn, own).pvalue > 1e-5
+    assert stats.kstest(drawn, shifted).pvalue < 1e-5
+    np.testing.assert_array_equal(found["x"], x[0])
 
 
 # Refusals
