@@ -307,6 +307,27 @@ def test_discrete_values_are_summed_over_exactly():
     assert float(marginal.compile_logp()(at)) - float(prior(at)) == pytest.approx(expected)
 
 
+def test_integers_may_be_missing_in_the_prior_of_others():
+    """A number of rows of one column is none of those of another."""
+    rng, _, _, _, y = data(60)
+    one, other = holes(rng, rng.random(60) < 0.4), holes(rng, rng.random(60) < 0.5, 0.5)
+    with pm.Model() as model:
+        p, c, e, b = pm.Beta("p", 1, 1), pm.Normal("c"), pm.Normal("e"), pm.Normal("b")
+        first = pm.Bernoulli("one", p, observed=masked(one))
+        second = pm.Bernoulli("other", logit_p=c + e * first, observed=masked(other))
+        pm.Normal("y", b * second, 0.5, observed=y)
+    marginal = pms.marginalize(model)
+    point = {"p": 0.3, "c": -0.4, "e": 1.2, "b": 0.8}
+    each = []
+    for k, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        rate = 1 / (1 + np.exp(0.4 - 1.2 * k))
+        found = np.log((0.7, 0.3)[k] * (rate if j else 1 - rate))
+        fits = (np.isnan(one) | (one == k)) & (np.isnan(other) | (other == j))
+        each.append(np.where(fits, found + stats.norm.logpdf(y, 0.8 * j, 0.5), -np.inf))
+    expected = np.logaddexp.reduce(each).sum()
+    assert log_likelihood(marginal, point) == pytest.approx(expected)
+
+
 def integers_and_numbers(apart, e, n=60):
     """A yes or no, and a number whose mean is higher by e given yes; apart: not in one row."""
     rng, _, x, _, y = data(n)
@@ -378,6 +399,7 @@ def test_integers_and_numbers_are_drawn_together():
         assert stats.kstest(drawn, shifted).pvalue < 1e-5
 
 
+@pytest.mark.costly
 def test_rows_with_integers_and_numbers_missing_are_left_out_exactly():
     model, _, [point, *_], rows, (x, _, _, no_smoker) = integers_and_numbers(False, 0.0)
     at = {name: np.log(x) if name in "st" else x for name, x in point.items()}
@@ -449,6 +471,13 @@ def test_rows_without_what_is_missing_cost_no_integral():
     gone = int(model["x_unobserved"].shape.eval()[0])
     lengths = sorted(p.type.shape for p in marginal.potentials)
     assert lengths == sorted([(gone,), (N - gone,)])
+
+
+def test_rows_that_miss_one_value_or_two_share_a_table():
+    model, *_ = two_columns()
+    lengths = [p.type.shape[0] for p in pms.marginalize(model).potentials]
+    assert len(lengths) == 2
+    assert sum(lengths) == N
 
 
 # Draws of what is missing
@@ -618,6 +647,7 @@ def test_rows_left_out_are_predicted_without_what_is_missing():
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
+@pytest.mark.costly
 def test_a_single_missing_value_is_drawn():
     model, _, [point, *_] = one_value()
     found = pms.effects(

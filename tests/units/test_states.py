@@ -210,6 +210,7 @@ def test_what_is_not_summed_over_is_refused_by_name(make, said):
             call(model=make())
 
 
+@pytest.mark.costly
 def test_effects_of_units_are_integrated_over_in_all_states():
     """Rows of an effect and a class: given the class, those of a unit are normal together."""
     units, unit = 40, np.repeat(np.arange(40), 2)
