@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 from pymc_subsample.graph.concrete import depends_on, rebuild
 from pymc_subsample.graph.numpy_functions import NumpyFunction, freeze, numpy_function
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
+from pymc_subsample.units.level_values import by_level
 from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.standardised import log_volume
 
@@ -355,35 +356,6 @@ def _each(graphs: UnitGraphs, names: Sequence[str], slopes: Sequence[Variable]) 
         rows_first = pt.moveaxis(slope, graphs.grouping.own[name], 0)
         found += [rows_first[(slice(None), *i)] for i in np.ndindex(graphs.shapes[name])]
     return found
-
-
-def by_level(graphs: UnitGraphs, name: str, u: np.ndarray) -> np.ndarray:
-    """Return a variable as the model has it, of levels' variables (levels, size)."""
-    values = u[:, graphs.places[name]].reshape(len(u), *graphs.shapes[name])
-    kind = graphs.reading.values[name].type.dtype
-    return np.moveaxis(values, 0, graphs.grouping.own[name]).astype(kind, copy=False)
-
-
-def variable_of(graphs: UnitGraphs, name: str, u: np.ndarray) -> np.ndarray:
-    """Return a variable as a whole, of the variables of all levels, in their order."""
-    if name not in graphs.grouping.elements:
-        return by_level(graphs, name, u)
-    value, own = graphs.reading.values[name], graphs.grouping.own[name]
-    elements = graphs.grouping.elements[name]
-    shape = graphs.shapes[name][elements.ndim - 1 :]
-    each = u[:, graphs.places[name]].reshape(*elements.shape, *shape)
-    whole = np.zeros((value.type.shape[own], *each.shape[elements.ndim :]))
-    whole[elements[elements >= 0]] = each[elements >= 0]
-    return np.moveaxis(whole, 0, own).astype(value.type.dtype, copy=False)
-
-
-def levels_of(graphs: UnitGraphs, name: str, whole: np.ndarray) -> np.ndarray:
-    """Return the elements of a variable that each level has, (levels, ...); zero for none."""
-    elements = graphs.grouping.elements_of(name)
-    moved = np.moveaxis(whole, graphs.grouping.own[name], 0)
-    has = (elements >= 0).reshape(*elements.shape, *[1] * (moved.ndim - 1))
-    found = np.where(has, moved[np.maximum(elements, 0)], 0)
-    return found.reshape(len(elements), -1)
 
 
 def _gradients(total: Variable, inputs: Sequence[Variable]) -> list[Variable]:
