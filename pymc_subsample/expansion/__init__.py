@@ -26,7 +26,8 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
     """Compile control variates of order 0, 1 or 2 for a model, and check them on some rows.
 
     `linear` forces the linear-predictor path (True) or the general one (False). Default: the linear
-    one where a row has at most ten predictors and reads few columns beside them.
+    one where a row has at most ten predictors, or fewer second derivatives than it reads numbers,
+    and reads few columns beside them.
 
     Raises
     ------

@@ -57,14 +57,19 @@ _MOST_THIRDS, _MOST_NODES = 3, 250
 
 
 def is_small(model: TallModel, predictors: Sequence[Predictor]) -> bool:
-    """Whether a row's log-likelihood reads few enough numbers for the linear-predictor path."""
-    if sum(p.forms.size for p in predictors) > MAX_PREDICTORS:
-        return False
+    """Whether a row's log-likelihood reads few enough numbers for the linear-predictor path.
+
+    Of a row that reads more numbers beside the predictors than it has second derivatives, as of a
+    unit at many nodes, these cost little.
+    """
+    size = sum(p.forms.size for p in predictors)
     blocked = [p.var for p in predictors]
     above = set(ancestors(model.batch.outputs, blockers=blocked)) - set(blocked)
     read = [(v.type.shape, model.batch.axes[v]) for v in model.batch.columns if v in above]
     lengths = [[s for i, s in enumerate(shape) if i != axis] for shape, axis in read]
-    return sum(int(np.prod(x, dtype=int)) for x in lengths) <= MAX_COLUMNS
+    beside = sum(int(np.prod(x, dtype=int)) for x in lengths)
+    few = size <= MAX_PREDICTORS or size * (size + 1) // 2 <= beside
+    return few and beside <= MAX_COLUMNS
 
 
 def linear_expansion(

@@ -23,7 +23,7 @@ class RowTrace:
 
     The trace need not go further where ``stop(var)`` is true. ``is_row_number(index, axis,
     length)`` says whether an index holds 0, 1, ..., length - 1 along the axis, so that indexing
-    with it takes row i from row i.
+    with it takes row i from row i, unless ``is_whole(var)`` is true of what it picks from.
 
     Attributes
     ----------
@@ -35,9 +35,14 @@ class RowTrace:
         Inputs of row-carrying nodes that every row reads as a whole, and one such node.
     """
 
-    def __init__(self, stop: Callable[[Variable], bool], is_row_number: IsRowNumber) -> None:
+    def __init__(
+        self,
+        stop: Callable[[Variable], bool],
+        is_row_number: IsRowNumber,
+        is_whole: Callable[[Variable], bool] = lambda var: False,
+    ) -> None:
         self.stop = stop
-        self._is_row_number = is_row_number
+        self._is_row_number, self._is_whole = is_row_number, is_whole
         self.axes: dict[Variable, int] = {}
         self.row_numbers: dict[Apply, dict[int, int]] = {}
         self.whole: dict[Variable, Apply] = {}
@@ -61,7 +66,8 @@ class RowTrace:
             if node is None or self.stop(var):
                 continue
             if isinstance(node.op, AdvancedSubtensor):
-                input_axes, row_numbers[node] = indexed_axes(node, axis, self._is_row_number)
+                test = _never if self._is_whole(node.inputs[0]) else self._is_row_number
+                input_axes, row_numbers[node] = indexed_axes(node, axis, test)
             else:
                 input_axes = carried_axes(node.op, node, axis)
             for position, (i, a) in enumerate(zip(node.inputs, input_axes, strict=True)):
@@ -94,6 +100,10 @@ class RowTrace:
                     carrying.update(node.outputs)
             if carrying:
                 raise CoupledRows(self.whole[var])
+
+
+def _never(index: Variable, axis: int, length: int | None) -> bool:
+    return False
 
 
 def traced(

@@ -83,7 +83,7 @@ def choose_nodes(
 
     Given `per_dimension`, of so many. Sums over states are exact.
     """
-    if functions.graphs.states is not None:
+    if functions.graphs.exact:
         return Integral(1, 0, 0.0, -1)
     some, counted = sampled(functions, searched(functions), rng)
     own = modes.of(np.searchsorted(functions.levels, some.levels))
@@ -119,9 +119,10 @@ def choose_nodes(
             if error < _ERROR:
                 least = _WORTH * cost
                 break
-        # Where levels have different numbers of variables, derivatives of each kind are compiled.
+        # Where levels have different numbers of variables, derivatives of each kind are compiled;
+        # nodes that are summed over states stay.
         apart = few.graphs.active is not None and error < _ERROR
-        if apart or (steps and not reached < before):
+        if apart or few.graphs.states is not None or (steps and not reached < before):
             break
         before = reached
     assert result is not None
@@ -196,7 +197,7 @@ def error_at(
 
     `functions` take points as they are given, for any units.
     """
-    if functions.graphs.states is not None:
+    if functions.graphs.exact:
         return 0.0
     own = functions.of(marginal.functions.levels)
     few, counted = sampled(own, _MEASURED, rng, marginal.modes)

@@ -20,7 +20,8 @@ from pymc_subsample.model.errors import CoupledRows, op_name
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.units.groupings import Grouping, NotLocal, Use, joined, of_uses, pairs
 from pymc_subsample.units.placed import PLACES
-from pymc_subsample.units.reading import Reading, standardised
+from pymc_subsample.units.reading import Reading
+from pymc_subsample.units.standardised import among_others, standardised
 from pymc_subsample.units.states import Endless, is_discrete, values_of
 
 
@@ -29,7 +30,8 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
 
     Rows read what enters the location and the scale of a variable where they read that.
     """
-    reading = standardised(reading, list(reading.forms))
+    missing = among_others(reading)
+    reading = standardised(reading, list(reading.values))
     reasons: dict[str, str] = {}
     uses: dict[str, list[Use]] = {}
     for name, value in reading.values.items():
@@ -40,7 +42,7 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
     groupings: list[Grouping] = []
     for name, found in uses.items():
         try:
-            new = of_uses(reading, name, found)
+            new = of_uses(reading, name, found, among_others=name in missing)
         except NotLocal as error:
             reasons[name] = str(error)
             continue

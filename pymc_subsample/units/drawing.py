@@ -12,12 +12,13 @@ from scipy.special import gammaln
 from pymc_subsample.graph.concrete import depends_on, rebuild
 from pymc_subsample.graph.numpy_functions import freeze, numpy_function
 from pymc_subsample.units.accuracy import Marginal
+from pymc_subsample.units.level_values import variable_of
 from pymc_subsample.units.missed_mass import share_elsewhere
 from pymc_subsample.units.modes import Modes, find_modes
 from pymc_subsample.units.moving import moved
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reference import start_of
-from pymc_subsample.units.unit_densities import UnitFunctions, variable_of
+from pymc_subsample.units.unit_densities import UnitFunctions
 
 # Proposals are Student-t with so many degrees of freedom, whose tails are heavier than those of
 # units given rows, and wider than a unit at the reference, since draws are away from it.
@@ -78,6 +79,7 @@ class Drawer:
         self._at_first = functions.among(np.tile(everyone, _FIRST))
         self._beyond, self._within = np.zeros(units), np.zeros(units)
         self._lost = np.zeros(units, dtype=bool)  # Units of which a draw was not accepted.
+        self._states = None if functions.graphs.states is None else StateDrawer(functions)
 
     @property
     def missed(self) -> np.ndarray:
@@ -105,7 +107,7 @@ class Drawer:
             left, tried, times = left[~some], tried + times, _AT_A_TIME
             functions = self._functions.among(np.tile(left, times))
         self._lost[left] = True
-        return result
+        return result if self._states is None else self._states.draw(theta, rng, result)
 
     def _bound(self, theta: np.ndarray) -> np.ndarray:
         """Return the largest log ratio of each unit."""
@@ -155,21 +157,22 @@ class StateDrawer:
         self._functions = functions
         self.missed = np.zeros(len(functions.levels))
 
-    def draw(self, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return a state for each unit, shape (units, size)."""
-        states, log_weights = self._functions.nodes(1)
-        units, size = len(self._functions.levels), self._functions.graphs.size
-        every = np.broadcast_to(states.reshape(len(states), -1, size), (len(states), units, size))
-        logs = np.stack([self._functions.log_density(theta, u) for u in every])
-        logs = logs + log_weights.reshape(len(states), -1)
-        return every[np.argmax(logs + rng.gumbel(size=logs.shape), axis=0), np.arange(units)]
+    def draw(
+        self, theta: np.ndarray, rng: np.random.Generator, u: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return a state for each unit, given what else it has in u, shape (units, size)."""
+        states, log_weights = self._functions.all_states
+        every = states if u is None else np.where(self._functions.graphs.discrete, states, u)
+        logs = np.stack([self._functions.joint(theta, at) for at in every]) + log_weights
+        chosen = np.argmax(logs + rng.gumbel(size=logs.shape), axis=0)
+        return every[chosen, np.arange(every.shape[1])]
 
 
 def drawer_of(
     functions: UnitFunctions, at: tuple[UnitFunctions, np.ndarray], steps: int
 ) -> Drawer | StateDrawer:
     """Return what draws variables of units; arguments are those of `Drawer`."""
-    if functions.graphs.states is not None:
+    if functions.graphs.exact:
         return StateDrawer(functions)
     own, theta = at
     return Drawer(functions, find_modes(own, theta, start_of(own)), at, steps)

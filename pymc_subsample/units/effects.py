@@ -16,7 +16,7 @@ from pymc_subsample.units.graphs import UnitGraphs
 from pymc_subsample.units.marginal import integrals_of
 from pymc_subsample.units.quantities import Quantity, quantities_of
 from pymc_subsample.units.run_marginal import integrated_in, marginal_of_run, shared_draws
-from pymc_subsample.units.states import values_of
+from pymc_subsample.units.states import is_discrete, values_of
 from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.unread import unread
 from pymc_subsample.validation import name_list, probabilities, shown, warn
@@ -136,7 +136,7 @@ def effects(
     states = {
         name: values_of(graphs.reading, name)
         for name in names
-        if name in graphs.grouping.names and graphs.grouping.discrete
+        if name in graphs.grouping.names and is_discrete(graphs.reading.values[name])
     }
     shares: dict[str, list[np.ndarray]] = {name: [] for name in states}
     apart = graphs.grouping.partial and not sampled

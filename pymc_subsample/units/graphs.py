@@ -14,7 +14,6 @@ from pymc_subsample.graph.concrete import depends_on, fold, rebuild, tensor_inpu
 from pymc_subsample.graph.numpy_functions import evaluate, freeze
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.batch import BatchGraph, batch_graph
-from pymc_subsample.model.data_columns import row_number_test
 from pymc_subsample.model.parameter_checks import sort_checks
 from pymc_subsample.model.simplify import simplified
 from pymc_subsample.model.support import owner_of_check
@@ -23,7 +22,7 @@ from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.units.discovery import gathers
 from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.reading import Reading
-from pymc_subsample.units.states import states_of
+from pymc_subsample.units.states import States, states_of
 from pymc_subsample.units.tables import Tables, settled
 
 # Of so many rows it is seen whether enough are alike: a tenth, which saves as much time.
@@ -95,7 +94,7 @@ class UnitGraphs:
     others: list[tuple[str, RowGraph]]  # Rows of these terms without a level.
     conditions: list[Variable]  # On global variables alone.
     shapes: dict[str, tuple[int, ...]]  # Of a level's elements.
-    states: list[np.ndarray] | None  # Values that each element may have, if they are discrete.
+    states: States | None  # Values that each element may have, None if none is discrete.
     active: np.ndarray | None  # Which elements levels have, (levels, size), None if all have all.
 
     @property
@@ -103,12 +102,31 @@ class UnitGraphs:
         """Elements of all local variables of a level."""
         return sum(int(np.prod(s, dtype=int)) for s in self.shapes.values())
 
-    @property
-    def most(self) -> int:
-        """Elements of the level that has the most."""
-        return self.size if self.active is None else int(self.active.sum(axis=1).max())
+    @cached_property
+    def discrete(self) -> np.ndarray:
+        """Whether each element is."""
+        states = self.states or [None] * self.size
+        return np.array([values is not None for values in states], dtype=bool)
 
     @property
+    def exact(self) -> bool:
+        """Whether all elements are discrete: integrals are sums over their states."""
+        return self.states is not None and bool(self.discrete.all())
+
+    @cached_property
+    def placed(self) -> np.ndarray | None:
+        """Which elements of levels have nodes, as `active`: continuous ones, unless none is."""
+        if self.states is None or self.exact:
+            return self.active
+        every = np.ones((self.grouping.levels, self.size), dtype=bool)
+        return (every if self.active is None else self.active) & ~self.discrete
+
+    @property
+    def most(self) -> int:
+        """Elements of the level that has nodes of the most."""
+        return self.size if self.placed is None else int(self.placed.sum(axis=1).max())
+
+    @cached_property
     def places(self) -> dict[str, slice]:
         """Where elements of each variable are among those of a level."""
         ends = np.cumsum([int(np.prod(s, dtype=int)) for s in self.shapes.values()])
@@ -206,9 +224,11 @@ def _read(reading: Reading, position: int, tables: Tables) -> list[_SomeRows]:
             continue
         whole = len(chosen) == len(index)
         [graph] = (
-            settled([term.graph], reading.arrays, chosen) if grouping.partial else [term.graph]
+            settled([term.graph], reading.arrays, chosen, len(index))
+            if grouping.partial
+            else [term.graph]
         )
-        trace = reading.trace([graph])
+        trace = reading.trace([graph], tables.values.values())
         trace.follow(graph, axis)
         nodes = gathers(trace, graph, list(tables.values.values()))
         for node, table in nodes.items():
@@ -232,7 +252,7 @@ def _prior(
     graphs = [*priors, *(graph for graph, _ in guards)]
     axes = [*(grouping.own[name] for name in local), *(axis for _, axis in guards)]
     dependent = depends_on(graphs, [*reading.values.values(), *local.values()])
-    trace = RowTrace(lambda v: v not in dependent, row_number_test(reading.arrays))
+    trace = reading.trace(graphs, local.values())
     for graph, axis in zip(graphs, axes, strict=True):
         trace.follow(graph, axis)
     batch = batch_graph(graphs, trace, dependent, reading.arrays)
@@ -278,11 +298,11 @@ def _row_graph(
             memo[node.outputs[0]] = tables.picked(part.trace, node, table, part.levels, local)
     checks = list(remaining)
     if part.chosen is not None:
-        checks = settled(checks, reading.arrays, part.chosen)
+        checks = settled(checks, reading.arrays, part.chosen, n_rows)
     [graph, *conditions] = rebuild([part.graph, *checks], memo, fold)
     sources = [*reading.values.values(), *names]
     dependent = depends_on([graph, *conditions], sources)
-    trace = RowTrace(lambda v: v not in dependent, row_number_test(reading.arrays))
+    trace = reading.trace([graph, *conditions], names)
     trace.follow(graph, axis)
     trace.refuse_reductions(depends_on([graph], list(names)), n_rows)
     mine = {

@@ -41,7 +41,8 @@ class Grouping:
     names: list[str]
     levels: int
     own: dict[str, int]  # Axis of each variable with the levels.
-    discrete: bool  # Whether one of them is.
+    discrete: bool  # Whether one of them is,
+    among_others: bool  # or is put among other values, as what is missing of a column.
     index: dict[int, np.ndarray] = field(default_factory=dict)  # Level of each row, or -1, by term,
     axes: dict[int, int] = field(default_factory=dict)  # the axis of the term with the rows,
     numbers: dict[int, int] = field(default_factory=dict)  # and how many elements each has.
@@ -86,7 +87,7 @@ class Grouping:
     @property
     def required(self) -> bool:
         """Whether its variables cannot be sampled as parameters."""
-        return self.by_row or self.discrete or self.partial
+        return self.by_row or self.discrete or self.among_others
 
     @property
     def pays(self) -> bool:
@@ -109,13 +110,14 @@ class NotLocal(Exception):
     """A variable is not local, for a reason."""
 
 
-def of_uses(reading: Reading, name: str, found: Sequence[Use]) -> Grouping:
+def of_uses(reading: Reading, name: str, found: Sequence[Use], *, among_others: bool) -> Grouping:
     """Return the grouping of a single variable, whose levels are its elements.
 
     Where rows read several of them, levels are rows.
     """
     first = found[0]
-    new = Grouping([name], first.levels, {name: first.own}, is_discrete(reading.values[name]))
+    discrete = is_discrete(reading.values[name])
+    new = Grouping([name], first.levels, {name: first.own}, discrete, among_others)
     several = [use for use in found if use.index.ndim > 1]
     level = np.arange(first.levels)  # Of each element.
     if several:
@@ -196,6 +198,7 @@ def joined(a: Grouping, b: Grouping, together: np.ndarray) -> Grouping:
         levels,
         a.own | b.own,
         a.discrete or b.discrete,
+        a.among_others or b.among_others,
         both(a.index, b.index),
         a.axes | b.axes,
         a.numbers | b.numbers,

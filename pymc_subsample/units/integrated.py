@@ -22,7 +22,7 @@ from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.layout import Table, places, tables
 from pymc_subsample.units.moving import newton
-from pymc_subsample.units.quadrature import nodes, nodes_of
+from pymc_subsample.units.quadrature import nodes, of_fewer
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.unit_densities import UnitFunctions, row_derivatives
 from pymc_subsample.units.unread import without_variables
@@ -60,12 +60,14 @@ def add_units(new: pm.Model, marginal: Marginal) -> None:
     graphs = marginal.functions.graphs
     shared = {v: _tensor(new[name]) for name, v in graphs.shared.items()}
     name = " ".join(graphs.grouping.names)
-    for table in tables(marginal.functions):
+    for table in tables(marginal.functions, marginal.integral.per_dimension):
         some = table.of(_CHECKED)
         check_table(marginal, some.units, log_likelihood(marginal, some, "checked"))
         label = f"{name}: units of {' and '.join(map(str, table.lengths))} rows"
         if graphs.active is not None:
-            label += f" and {table.elements} variables"
+            label += f" and {table.elements + table.discrete} variables"
+            if graphs.states is not None and not graphs.exact:
+                label += f", {table.discrete} of them discrete"
         term = log_likelihood(marginal, table, label)
         if graphs.conditions:
             term = _CONDITION(term, pt.all(pt.stack(graphs.conditions)))
@@ -127,28 +129,39 @@ def _nodes(
     A group is evaluated at once, as (units, nodes). Each state is one of its own: what it makes
     constant, as a probability of zero, has no derivative.
     """
-    graphs, every = marginal.functions.graphs, range(marginal.functions.graphs.size)
-    levels, per_dimension = marginal.functions.levels[table.units], marginal.integral.per_dimension
-    active = None if graphs.active is None else graphs.active[levels]
-    if graphs.states is not None:
-        points, log_weights = nodes_of(graphs, per_dimension, active)
-        for k, (state, log_weight) in enumerate(zip(points, log_weights, strict=True)):
-            each = np.broadcast_to(state.reshape(-1, len(every)), (len(levels), len(every)))
-            weights = np.broadcast_to(np.reshape(log_weight, (-1, 1)), (len(levels), 1))
-            yield (
-                [_same_or(data, f"state{k}_{i}", each[:, [i]]) for i in every],
-                data(f"nothing{k}", np.ascontiguousarray(weights)),
-            )
-        return
-    elements = None if active is None else np.argsort(~active, axis=1, kind="stable")
-    size = table.elements
-    own = np.broadcast_to(
-        np.arange(size) if elements is None else elements[:, :size], (len(levels), size)
+    graphs, levels = marginal.functions.graphs, marginal.functions.levels[table.units]
+    u, log_weights = (
+        ([], pt.zeros((1, 1))) if graphs.exact else _continuous(marginal, table, parts, data)
     )
-    points, log_weights = nodes(size, per_dimension)
+    if graphs.states is None:
+        yield u, log_weights
+        return
+    states = marginal.functions.of(levels).all_states
+    for k, (state, nothing) in enumerate(zip(*states, strict=True)):
+        each = [
+            _same_or(data, f"state{k}_{i}", state[:, [i]]) if discrete else u[i]
+            for i, discrete in enumerate(graphs.discrete)
+        ]
+        yield each, log_weights + data(f"nothing{k}", nothing[:, None])
+
+
+def _continuous(
+    marginal: Marginal, table: Table, parts: Sequence[_Rows], data: Callable
+) -> tuple[list[Variable], Variable]:
+    """Return elements of continuous variables at nodes, zero for others, and log weights."""
+    graphs, levels = marginal.functions.graphs, marginal.functions.levels[table.units]
+    size, per_dimension = table.elements, marginal.integral.per_dimension
+    placed = np.ones((len(levels), size), dtype=bool)
+    if graphs.placed is not None:
+        placed = graphs.placed[levels]
+    own = np.argsort(~placed, axis=1, kind="stable")[:, :size]
+    points, _ = nodes(size, per_dimension)
+    fewer, which = np.unique(placed.sum(axis=1), return_inverse=True)
+    weights = np.array([of_fewer(size, per_dimension, int(k)) for k in fewer])
+    log_weights = pt.constant(weights) if len(fewer) == 1 else data("weights", weights[which])
     m, S, volume = _placed(marginal, table, parts, own, data)
     u = [sum((S[i][j] * points[None, :, j] for j in range(size)), m[i]) for i in range(size)]
-    yield _spread(u, own, graphs.size, data), volume + log_weights[None, :]
+    return _spread(u, own, graphs.size, data), volume + log_weights
 
 
 def _same_or(data: Callable, what: str, values: np.ndarray) -> Variable:
@@ -162,6 +175,8 @@ def _spread(
     found: Sequence[Variable], own: np.ndarray, size: int, data: Callable
 ) -> list[Variable]:
     """Return all elements of units, zero but for their own, of which these are the values."""
+    if not found:
+        return [pt.zeros((1, 1))] * size
     if (own == own[0]).all():
         place = {int(i): x for i, x in zip(own[0], found, strict=True)}
         return [place.get(i, pt.zeros_like(found[0])) for i in range(size)]

@@ -17,8 +17,9 @@ from pymc_subsample.units.integrated import add_units, start_at, without
 from pymc_subsample.units.missed_mass import refuse_other_modes
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.quadrature import nodes, nodes_of
-from pymc_subsample.units.reading import Reading, read, standardised, warn_of_codes
+from pymc_subsample.units.reading import Reading, read, warn_of_codes
 from pymc_subsample.units.reference import find_reference, start_of
+from pymc_subsample.units.standardised import standardised
 from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.unread import without_unread
 from pymc_subsample.units.verification import check_joint
@@ -165,7 +166,7 @@ def inaccurate(integral: Integral, functions: UnitFunctions) -> TallModelError:
 
 def _reach(functions: UnitFunctions, per_dimension: int) -> float:
     """Return how far nodes come, zero for states."""
-    if functions.graphs.states is not None:
+    if functions.graphs.exact:
         return 0.0
     each = range(1, functions.graphs.most + 1)
     return max(float(np.max(np.abs(nodes(size, per_dimension)[0]))) for size in each)
@@ -174,19 +175,19 @@ def _reach(functions: UnitFunctions, per_dimension: int) -> float:
 def described(marginal: Marginal) -> str:
     """Say what was integrated out: levels, rows, nodes and the error of these."""
     functions, rows = marginal.functions, marginal.functions.n_rows
-    graphs, exact = functions.graphs, functions.graphs.states is not None
+    graphs = functions.graphs
     each = f"{rows.min():,}" if rows.min() == rows.max() else f"{rows.min():,} to {rows.max():,}"
     each += " row" if rows.max() == 1 else " rows"
-    active = functions.active
-    kinds = None if active is None else np.unique(active, axis=0)
+    kinds = None if graphs.active is None else np.unique(graphs.active[functions.levels], axis=0)
     numbers = nodes_of(graphs, marginal.integral.per_dimension, kinds)[1]
     numbers = np.isfinite(numbers).sum(axis=0)
     fewest, most = int(np.min(numbers)), int(np.max(numbers))
     points = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
-    nodes_or_states = f"{points} {'states' if exact else 'nodes'}"
+    both = "states and nodes" if graphs.states is not None else "nodes"
+    nodes_or_states = f"{points} {'states' if graphs.exact else both}"
     error = marginal.integral.error
     said = f" (error of the log density at far points {error:.1g})"
-    said = "" if exact or np.isnan(error) else said
+    said = "" if graphs.exact or np.isnan(error) else said
     return (
         f"{' and '.join(graphs.grouping.names)} integrated out, of {len(rows):,} levels "
         f"with {each} (mean {rows.mean():.1f}), by {nodes_or_states} each{said}"

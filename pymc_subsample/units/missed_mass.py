@@ -30,7 +30,7 @@ def share_elsewhere(
     """
     from scipy.stats import qmc  # takes half a second to import, and only set-ups of units need it
 
-    if functions.graphs.states is not None:
+    if functions.graphs.exact:
         return np.zeros(len(modes.m))
     size = functions.graphs.size
     uniform = qmc.Sobol(size, scramble=False).random_base2(_POWER) + 0.5 / 2**_POWER

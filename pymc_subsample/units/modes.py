@@ -48,12 +48,12 @@ def standing(units: int, size: int) -> Modes:
 # Steps to where the density overflows or has no value do not gain.
 @np.errstate(all="ignore")
 def find_modes(functions: UnitFunctions, theta: np.ndarray, start: np.ndarray) -> Modes:
-    """Return modes by Newton's method, with steps that always gain; states have none.
+    """Return modes by Newton's method, with steps that always gain; states alone have none.
 
     Negative curvatures count as positive ones; at the mode, those that are too small as
     `_LEAST`.
     """
-    if functions.graphs.states is not None:
+    if functions.graphs.exact:
         return standing(*start.shape)
     u, everywhere = start.copy(), np.arange(len(start))
     left, own = everywhere, functions

@@ -12,7 +12,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.basic import AllocEmpty, Join
+from pytensor.tensor.basic import AllocEmpty, Join, Nonzero
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor
 from pytensor.tensor.type_other import NoneTypeT
 
@@ -42,13 +42,16 @@ def read_by_places(
     """
 
     def read(places: np.ndarray, x: Variable, base: Variable) -> Variable:
-        index = _placed(places, arrays)
+        index = placed(places, arrays)
         if (places >= 0).all():
             return x[index]
         more = ["x"] * (base.type.ndim - places.ndim)
         return pt.switch(pt.ge(index, 0).dimshuffle(*range(places.ndim), *more), x[index], base)
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        if isinstance(node.op, Nonzero):  # of a mask, so that it is known how many there are
+            where = [_known(out, arrays) for out in node.op.make_node(*inputs).outputs]
+            return None if where[0] is None else [data_input(x, arrays) for x in where]
         if isinstance(node.op, AdvancedSubtensor):
             found = _unmasked(node, inputs, arrays, values)
             return fold(node, inputs) if found is None else [found]
@@ -96,13 +99,21 @@ def _unmasked(
         return None
     if depends_on([x], values).isdisjoint([x]):
         return None
-    return x[_placed(np.flatnonzero(mask), arrays)]
+    return x[placed(np.flatnonzero(mask), arrays)]
 
 
-def _placed(places: np.ndarray, arrays: dict[Variable, np.ndarray]) -> Variable:
-    index = tensor_input(PLACES, places.dtype, places.shape)
-    arrays[index] = places
-    return index
+def placed(places: np.ndarray, arrays: dict[Variable, np.ndarray]) -> Variable:
+    """Return an index by which rows read what is put among other values."""
+    return data_input(places, arrays, PLACES)
+
+
+def data_input(
+    value: np.ndarray, arrays: dict[Variable, np.ndarray], name: str | None = None
+) -> Variable:
+    """Return a placeholder of known shape for data, which `arrays` gains."""
+    new = tensor_input(name, value.dtype, value.shape)
+    arrays[new] = value
+    return new
 
 
 def at_rows(
@@ -126,13 +137,12 @@ def at_rows(
     for new, old in graph.columns.items():
         axis = trace.axes[old]
         if old in dependent:
-            known[new] = old[(slice(None),) * axis + (_placed(rows, arrays),)]
+            known[new] = old[(slice(None),) * axis + (placed(rows, arrays),)]
             continue
         value = np.take(arrays[old] if old in arrays else evaluate([old], arrays)[0], some, axis)
         if old.name == PLACES:
             value = np.where((rows >= 0).reshape(-1, *[1] * (value.ndim - 1)), value, -1)
-        known[new] = tensor_input(old.name, value.dtype, value.shape)
-        arrays[known[new]] = value
+        known[new] = data_input(value, arrays, old.name)
     return rebuild(graph.outputs, known, fold, remake=True)[0]
 
 

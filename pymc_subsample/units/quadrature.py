@@ -18,6 +18,8 @@ _EVEN, _REACH = 45, 2.3
 # Share of the largest weight from which on a node of a product is kept, wherever it is: where few
 # nodes come, those in the corners count.
 _NEGLIGIBLE = 1e-7
+# Of nodes, rounding moves the one in the middle.
+_ZERO = 1e-9
 # Degrees of freedom of points in more dimensions: heavier tails than a posterior of few rows has.
 _DEGREES = 8.0
 
@@ -25,7 +27,7 @@ _DEGREES = 8.0
 def nodes_of(
     graphs: UnitGraphs, per_dimension: int, active: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes nu of units, and the logarithms of their weights: those of `nodes`, or states.
+    """Return nodes nu of units, and the logarithms of their weights: those of `nodes`, and states.
 
     States are where they are, as around a mode of zero with a spread of one. Where units have some
     elements of all, those that are `active`, (units, size), nodes are of shape (K, units, size),
@@ -49,8 +51,14 @@ def _of_elements(
 ) -> tuple[np.ndarray, np.ndarray]:
     if graphs.states is None:
         return nodes(len(elements), per_dimension)
-    states = np.array(list(product(*(graphs.states[i] for i in elements))))
-    return states, np.zeros(len(states))
+    values = [graphs.states[i] for i in elements]
+    discrete = graphs.discrete[list(elements)]
+    states = np.array(list(product(*(v for v in values if v is not None))))
+    points, log_weights = nodes(int(np.sum(~discrete)), per_dimension)
+    found = np.zeros((len(states), len(points), len(elements)))
+    found[:, :, discrete], found[:, :, ~discrete] = states[:, None], points
+    size = len(states) * len(points)
+    return found.reshape(size, len(elements)), np.tile(log_weights, len(states))
 
 
 @lru_cache
@@ -84,6 +92,19 @@ def nodes(size: int, per_dimension: int) -> tuple[np.ndarray, np.ndarray]:
     large = log_w >= least - 1e-9 if size > 1 else np.isfinite(log_w)
     points, log_w = points[large], log_w[large]
     return points, log_w + 0.5 * (points**2).sum(axis=1)
+
+
+def centred(size: int, per_dimension: int) -> bool:
+    """Whether nodes of fewer variables are among those of `size`, where others are zero."""
+    return size <= _PRODUCTS and per_dimension % 2 == 1
+
+
+def of_fewer(size: int, per_dimension: int, fewer: int) -> np.ndarray:
+    """Return logarithms of weights with which these are nodes of the first `fewer` variables."""
+    points, log_weights = nodes(size, per_dimension)
+    middle = nodes(1, per_dimension)[1][per_dimension // 2] if fewer < size else 0.0
+    others = np.abs(points[:, fewer:]).max(axis=1, initial=0.0)
+    return np.where(others > _ZERO, -np.inf, log_weights - (size - fewer) * middle)
 
 
 def _on_a_line(n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,8 +18,9 @@ from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.units.discovery import gathers, level_axis
 from pymc_subsample.units.graphs import UnitGraphs
 from pymc_subsample.units.groupings import NotLocal
+from pymc_subsample.units.level_values import by_level
 from pymc_subsample.units.tables import Tables
-from pymc_subsample.units.unit_densities import UnitFunctions, by_level
+from pymc_subsample.units.unit_densities import UnitFunctions
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,9 @@ def _of_entries(graphs: UnitGraphs, name: str, graph: Variable, axis: int) -> Qu
     trace = RowTrace(lambda v: v not in dependent, row_number_test(reading.arrays))
     trace.follow(graph, axis)
     found = _quantity(graphs, name, graph, axis, trace, names)
-    return replace(found, levels=levels, slots=slots)
+    # Values may be more than the model has.
+    n = reading.standard[name][0].type.shape[axis] if name in reading.standard else len(levels)
+    return replace(found, levels=levels[:n], slots=slots)
 
 
 def _quantity(

@@ -1,14 +1,12 @@
 """A model as terms and priors, elementwise, over placeholders of its value variables."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.basic import Variable
 from pytensor.tensor.random.basic import (
     CauchyRV,
     GumbelRV,
@@ -19,7 +17,7 @@ from pytensor.tensor.random.basic import (
 )
 from pytensor.xtensor.type import XTensorType
 
-from pymc_subsample.graph.concrete import concretize, depends_on, rebuild, tensor_input
+from pymc_subsample.graph.concrete import concretize, depends_on
 from pymc_subsample.graph.nodes import lower_factor
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.data_columns import row_number_test
@@ -30,7 +28,7 @@ from pymc_subsample.model.row_sets import sets_side_by_side
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.terms import TermPart, parts_of
 from pymc_subsample.model.trace import RowTrace
-from pymc_subsample.units.placed import PLACES, read_by_places, read_through
+from pymc_subsample.units.placed import read_by_places
 from pymc_subsample.validation import warn
 
 # Location and scale are the last two of their parameters.
@@ -54,7 +52,7 @@ class Reading:
     forms: dict[str, tuple[Variable, Variable]]
     checks: dict[Variable, str]  # Conditions for all this to be finite, and what they say.
     negative: list[str]  # What there is to say of negative codes.
-    # Of variables whose values are standardised, what these were and log |d before / d after|.
+    # Of variables whose values are others by now, what these were and log |d before / d after|.
     standard: dict[str, tuple[Variable, Variable]] = field(default_factory=dict)
 
     @property
@@ -63,11 +61,21 @@ class Reading:
         terms = [t.graph for t in self.terms]
         return [*terms, *self.priors.values(), *self.constrained.values(), *self.checks]
 
-    def trace(self, graphs: Iterable[Variable] | None = None) -> RowTrace:
-        """Return an empty trace of rows, or of levels, of these or of all graphs."""
-        graphs = self.graphs if graphs is None else list(graphs)
-        dependent = depends_on(graphs, list(self.values.values()))
-        return RowTrace(lambda v: v not in dependent, row_number_test(self.arrays))
+    def trace(
+        self, graphs: Iterable[Variable] | None = None, local: Iterable[Variable] | None = None
+    ) -> RowTrace:
+        """Return an empty trace of rows, or of levels, of these or of all graphs.
+
+        Given local variables, no others have levels, however rows read them.
+        """
+        graphs, values = self.graphs if graphs is None else list(graphs), self.values.values()
+        dependent = depends_on(graphs, [*values, *(local or ())])
+        own = dependent if local is None else depends_on(graphs, list(local))
+        return RowTrace(
+            lambda v: v not in dependent,
+            row_number_test(self.arrays),
+            lambda v: v in dependent and v not in own,
+        )
 
 
 def read(model: pm.Model) -> Reading:
@@ -108,6 +116,7 @@ def read(model: pm.Model) -> Reading:
         for name in observed
         for graph in [next(left)]
         for part in (parts_of(name, graph) if name in potentials else [TermPart(name, graph)])
+        if 0 not in part.shape  # as of an outcome that is missing in all rows
     ]
     names = [rv.name for rv in free]
     rvs = [model.values_to_rvs[v].name for v in model.value_vars]
@@ -139,69 +148,3 @@ def _form(rv: Variable) -> tuple[Variable, Variable] | None:
         mean, cov = op.dist_params(rv.owner)
         return mean, lower_factor(cov)
     return None
-
-
-def standardised(reading: Reading, names: Iterable[str]) -> Reading:
-    """Return a reading in which the values of variables with a scale are ``(x - mean) / scale``.
-
-    Nodes that are fixed in these follow the mean and the scale, which may be near zero.
-    """
-    for name in names:
-        if name not in reading.forms:
-            continue
-        location, scale = reading.forms[name]
-        value, op = reading.values[name], reading.model[name].owner.op
-        e = tensor_input(value.name, value.type.dtype, value.type.shape)
-        joint = isinstance(op, MvNormalRV)
-        x = location + (pt.dot(e, scale.T) if joint else scale * e)
-        if x.type.shape != value.type.shape:
-            continue
-        volume = log_volume(reading, name, e)
-        reading = _with(reading, value, x)
-        if isinstance(op, NormalRV) or joint:
-            prior = -0.5 * (e**2 + np.log(2 * np.pi))
-            prior = prior.sum(axis=1) if joint else prior
-        else:  # its location and scale are those of values that are moved by now
-            prior = reading.priors[name] + pt.log(reading.forms[name][1]) + pt.zeros_like(e)
-        reading.priors[name], reading.values[name] = prior, e
-        reading.standard[name] = x, volume
-        del reading.forms[name]
-    return reading
-
-
-def log_volume(reading: Reading, name: str, e: Variable) -> Variable:
-    """Return log |d x / d e| of a variable ``x = mean + scale e``."""
-    _, scale = reading.forms[name]
-    if isinstance(reading.model[name].owner.op, MvNormalRV):
-        return pt.log(pt.diag(scale)).sum() * e.type.shape[0]
-    return (pt.log(scale) + pt.zeros_like(e)).sum()
-
-
-def _standard(new: Variable, reading: Reading) -> list[Variable]:
-    """Return the input that a graph which takes the place of a value has in its place."""
-    known = {*reading.values.values(), *reading.arrays}
-    return [v for v in ancestors([new]) if v.owner is None and v not in known
-            and not isinstance(v, Constant)]  # fmt: skip
-
-
-def _with(reading: Reading, old: Variable, new: Variable) -> Reading:
-    """Put a graph in the place of a value."""
-    pairs = [graph for form in reading.forms.values() for graph in form]
-    moved = [graph for pair in reading.standard.values() for graph in pair]
-    derived = reading.derived.values()
-    whole = rebuild([*reading.graphs, *pairs, *derived, *moved], {old: new})
-    if any(v.name == PLACES for v in ancestors([new])):
-        values = [*(v for v in reading.values.values() if v is not old), *_standard(new, reading)]
-        whole = read_through(whole, reading.arrays, values)
-    graphs = iter(whole)
-    return replace(
-        reading,
-        values=dict(reading.values),
-        terms=[replace(term, graph=next(graphs)) for term in reading.terms],
-        priors={name: next(graphs) for name in reading.priors},
-        constrained={name: next(graphs) for name in reading.constrained},
-        checks={next(graphs): said for said in reading.checks.values()},
-        forms={name: (next(graphs), next(graphs)) for name in reading.forms},
-        derived={name: next(graphs) for name in reading.derived},
-        standard={name: (next(graphs), next(graphs)) for name in reading.standard},
-    )

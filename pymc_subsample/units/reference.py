@@ -4,8 +4,11 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+from pymc_subsample.units.level_values import levels_of
 from pymc_subsample.units.modes import Modes, find_modes
-from pymc_subsample.units.unit_densities import UnitFunctions, levels_of
+from pymc_subsample.units.node_batches import batches
+from pymc_subsample.units.states import is_discrete
+from pymc_subsample.units.unit_densities import UnitFunctions
 
 # Units among which the reference is looked for, fewer if they have more rows in all: it is off by
 # few hundredths of the scale of units, which is what nodes notice.
@@ -26,14 +29,15 @@ _ROUNDING = 1e-12
 @np.errstate(all="ignore")
 def integrals(
     functions: UnitFunctions, theta: np.ndarray, modes: Modes, per_dimension: int
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the log-likelihood of each unit, and the logarithms of what nodes add to it."""
-    points, log_weights = functions.nodes(per_dimension)
-    terms = [
-        log_weight + functions.log_density(theta, modes.at(nu))
-        for nu, log_weight in zip(points, log_weights, strict=True)
-    ]
-    terms = [np.where(np.isnan(term), -np.inf, term) for term in terms]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log-likelihood of each unit, and the logarithms of what nodes add to it.
+
+    These are of shape (K, units), -inf where a unit has fewer nodes.
+    """
+    terms = np.full((len(functions.nodes(per_dimension)[0]), len(functions.levels)), -np.inf)
+    for some in batches(functions, per_dimension):
+        found = some.log_weights + some.functions.log_density(theta, some.at(modes))
+        terms[some.node, some.unit] = np.where(np.isnan(found), -np.inf, found)
     return logsumexp(terms, axis=0) + modes.log_volume, terms
 
 
@@ -51,11 +55,10 @@ def log_posterior(
     """
     value, slope = functions.unshrunk(theta)
     logs, terms = integrals(functions, theta, modes, per_dimension)
-    total = logsumexp(terms, axis=0)
-    points, _ = functions.nodes(per_dimension)
-    for nu, term in zip(points, terms, strict=True):
-        weights = counted * np.exp(term - total)
-        slope = slope + functions.slope(theta, modes.at(nu), weights)
+    weights = counted * np.exp(terms - logsumexp(terms, axis=0))
+    for some in batches(functions, per_dimension):
+        own = weights[some.node, some.unit]
+        slope = slope + some.functions.slope(theta, some.at(modes), own)
     return value + float(counted @ logs), slope
 
 
@@ -124,18 +127,20 @@ def spread_of(
     Its inverse is the sum over units of the squares of their gradients, of which gradients with
     random signs of the units are draws, and one, for directions that units do not tell.
     """
-    points, _ = functions.nodes(per_dimension)
+    size = len(theta)
+    draws = _SIGNS * size if size <= _MOST else _OF_SCALES
+    slopes = np.zeros((draws, size))
     with np.errstate(all="ignore"):
         _, terms = integrals(functions, theta, modes, per_dimension)
         shares = np.exp(terms - logsumexp(terms, axis=0))
-        size = len(theta)
-        draws = []
-        for _ in range(_SIGNS * size if size <= _MOST else _OF_SCALES):
-            signs = rng.choice((-1.0, 1.0), len(counted)) * np.sqrt(counted)
-            each = zip(points, shares, strict=True)
-            draws.append(sum(functions.slope(theta, modes.at(nu), signs * w) for nu, w in each))
-    slopes = np.nan_to_num(np.array(draws), nan=0.0, posinf=0.0, neginf=0.0)
-    information = slopes.T @ slopes / len(draws) + np.eye(size)
+        signs = rng.choice((-1.0, 1.0), (draws, len(counted))) * np.sqrt(counted)
+        for some in batches(functions, per_dimension):
+            u, own = some.at(modes), shares[some.node, some.unit]
+            slopes = slopes + np.array(
+                [some.functions.slope(theta, u, own * s[some.unit]) for s in signs]
+            )
+    slopes = np.nan_to_num(slopes, nan=0.0, posinf=0.0, neginf=0.0)
+    information = slopes.T @ slopes / draws + np.eye(size)
     scale = np.sqrt(np.diag(information))
     if size > _MOST:
         return np.diag(1 / scale)
@@ -177,7 +182,7 @@ def start_of(functions: UnitFunctions) -> np.ndarray:
     start = np.zeros((len(functions.levels), graphs.size))
     for name, place in graphs.places.items():
         value = graphs.reading.values[name]
-        if name in graphs.reading.standard:
+        if name in graphs.reading.standard or is_discrete(value):
             continue
         start[:, place] = levels_of(graphs, name, functions.start[value.name])[functions.levels]
     return start

@@ -1,4 +1,7 @@
-"""Discrete local variables: a unit's integral is a sum over all their states, and exact."""
+"""Discrete local variables: a unit's density is summed over all their states.
+
+That is its integral, and exact, where it has no continuous ones.
+"""
 
 from collections.abc import Sequence
 
@@ -16,6 +19,9 @@ from pytensor.tensor.type import discrete_dtypes
 
 from pymc_subsample.model import TallModelError
 from pymc_subsample.units.reading import Reading
+
+# Values of each element, None for those that are continuous.
+States = Sequence[np.ndarray | None]
 
 # Beyond so many, a unit's rows are evaluated more often than samplers need to visit its states:
 # as many as nodes of continuous variables at most.
@@ -54,28 +60,22 @@ def values_of(reading: Reading, name: str) -> np.ndarray:
 
 def states_of(
     reading: Reading, names: Sequence[str], sizes: Sequence[int], active: np.ndarray | None
-) -> list[np.ndarray] | None:
-    """Return the values that each element of a unit may have, or None if these are continuous.
+) -> States | None:
+    """Return the values that each element of a unit may have, or None if all are continuous.
 
     `sizes` are elements of each variable that a unit has, or may have: those that are `active`.
     """
     discrete = [is_discrete(reading.values[name]) for name in names]
     if not any(discrete):
         return None
-    if not all(discrete):
-        kinds = [" and ".join(repr(n) for n, d in zip(names, discrete, strict=True) if d == kind)
-                 for kind in (True, False)]  # fmt: skip
-        raise TallModelError(
-            f"{kinds[0]} is discrete, and {kinds[1]} of the same levels continuous: both at once "
-            "are not integrated out. Write the discrete one as a mixture (pm.Mixture, "
-            "pm.ZeroInflatedPoisson, ...), or leave out rows in which one of them is missing."
-        )
-    values = [values_of(reading, n) for n, k in zip(names, sizes, strict=True) for _ in range(k)]
-    logs = np.log([float(len(v)) for v in values])
+    known = [values_of(reading, n) if d else None for n, d in zip(names, discrete, strict=True)]
+    values = [v for v, k in zip(known, sizes, strict=True) for _ in range(k)]
+    logs = np.log([1.0 if v is None else float(len(v)) for v in values])
     number = np.exp(logs.sum() if active is None else (active @ logs).max())
     if number > MOST_STATES * (1 + 1e-9):
         raise TallModelError(
-            f"{' and '.join(map(repr, names))} have {number:,.0f} states together in each level "
+            f"{' and '.join(repr(n) for n, d in zip(names, discrete, strict=True) if d)} have "
+            f"{number:,.0f} states together in each level "
             f"(at most {MOST_STATES:,}). Index fewer elements by a level, or sum over them by hand."
         )
     return values

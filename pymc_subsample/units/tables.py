@@ -53,6 +53,7 @@ class Tables:
         self.reading, self.grouping = reading, grouping
         self.values = {name: reading.values[name] for name in grouping.names}
         self._dependent = depends_on(reading.graphs, list(reading.values.values()))
+        self._own = depends_on(reading.graphs, list(self.values.values()))
         self._links: dict[Variable, tuple[RowTrace, Apply, Variable]] = {}
         self._spaces: list[_Space] = []
         for name in grouping.names:
@@ -67,7 +68,11 @@ class Tables:
             self._space(name).follow(prior, grouping.own[name])
 
     def _trace(self) -> RowTrace:
-        return RowTrace(lambda v: v not in self._dependent, row_number_test(self.reading.arrays))
+        return RowTrace(
+            lambda v: v not in self._dependent,
+            row_number_test(self.reading.arrays),
+            lambda v: v in self._dependent and v not in self._own,
+        )
 
     def _space(self, name: str) -> _Space:
         return next(s for s in self._spaces if name in s.names)
@@ -78,7 +83,7 @@ class Tables:
         others = [v for v in self.values.values() if v not in own]
         if set(ancestors([graph])).isdisjoint(others):
             return graph
-        trace = self.reading.trace([graph])
+        trace = self.reading.trace([graph], self.values.values())
         trace.follow(graph, self.grouping.own[name])
         memo = {}
         for node, table in gathers(trace, graph, others).items():
@@ -89,6 +94,7 @@ class Tables:
         links = list(memo.values())
         [new] = rebuild([graph], memo)
         self._dependent |= depends_on([new], [*self.reading.values.values(), *links])
+        self._own |= depends_on([new], [*self.values.values(), *links])
         return new
 
     def add(self, trace: RowTrace, node: Apply, table: Variable) -> None:
@@ -247,9 +253,12 @@ class Tables:
 
 
 def settled(
-    graphs: Sequence[Variable], arrays: Mapping[Variable, np.ndarray], rows: np.ndarray
+    graphs: Sequence[Variable],
+    arrays: Mapping[Variable, np.ndarray],
+    rows: np.ndarray,
+    n_rows: int,
 ) -> list[Variable]:
-    """Leave out what none of some rows reads, as of what is put together of several."""
+    """Leave out what none of some of `n_rows` reads, as of what is put together of several."""
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         if elemwise_name(node) != "Switch":
@@ -263,6 +272,8 @@ def settled(
         ):
             return None
         has = np.asarray(evaluate([condition], arrays)[0], dtype=bool)
+        if len(has) not in (1, n_rows):
+            return None
         has = has[rows] if len(has) > 1 else has
         if has.any() and not has.all():
             return None

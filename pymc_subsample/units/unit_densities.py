@@ -1,19 +1,22 @@
 """Log densities of all units at once, with derivatives, by NumPy: nothing is compiled."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
+from scipy.special import logsumexp
 
 from pymc_subsample.graph.concrete import depends_on, rebuild
 from pymc_subsample.graph.numpy_functions import NumpyFunction, freeze, numpy_function
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
+from pymc_subsample.units.level_values import by_level
 from pymc_subsample.units.quadrature import nodes_of
-from pymc_subsample.units.reading import log_volume
+from pymc_subsample.units.standardised import log_volume
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,9 @@ class UnitFunctions:
 
     Rows of a unit that are alike are one that counts several times, unless they are `apart`.
     Units are those of `levels`, in this order; variables are of shape (units, size). Values are
-    those that samplers move, or with `as_recorded` those of the variables themselves.
+    those that samplers move, or with `as_recorded` those of the variables themselves. Where units
+    have continuous variables and discrete ones, densities are summed over the states of these,
+    whose place among the variables is that of a normal one; `joint` ones are not.
     """
 
     def __init__(
@@ -61,7 +66,8 @@ class UnitFunctions:
         """Return these functions of some units, by position, any of them several times."""
         new = object.__new__(UnitFunctions)
         new.__dict__.update(self.__dict__)
-        new.levels, new._nodes = self.levels[units], {}
+        new.levels, new._nodes, new.batches = self.levels[units], {}, {}
+        new.__dict__.pop("states", None)
         new.data = [
             _among(part, data, units, len(self.levels))
             for part, data in zip(self.parts, self.data, strict=True)
@@ -70,19 +76,44 @@ class UnitFunctions:
 
     def _place(self, levels: np.ndarray) -> None:
         self.levels = levels
+        self.__dict__.pop("states", None)
         self._nodes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.batches: dict[int, Any] = {}  # Of nodes, see `units.node_batches`.
         self.data = [_part(part, self.position) for part in self.parts]
 
     @property
     def active(self) -> np.ndarray | None:
-        """Which elements units have, (units, size); None if all have all."""
-        return None if self.graphs.active is None else self.graphs.active[self.levels]
+        """Which elements have nodes in each unit, (units, size); None if all have in all."""
+        return None if self.graphs.placed is None else self.graphs.placed[self.levels]
 
     def nodes(self, per_dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """Return nodes of all units and the logarithms of their weights, as `nodes_of` does."""
         if per_dimension not in self._nodes:
             self._nodes[per_dimension] = nodes_of(self.graphs, per_dimension, self.active)
         return self._nodes[per_dimension]
+
+    def joint_nodes(self, per_dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same of all elements, of discrete ones the states."""
+        active = self.graphs.active
+        return nodes_of(self.graphs, per_dimension, None if active is None else active[self.levels])
+
+    @cached_property
+    def states(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """States of discrete elements, (K, units, size), and 0, or -inf where a unit has less.
+
+        None if densities are those of all elements.
+        """
+        graphs = self.graphs
+        if graphs.states is None or graphs.exact:
+            return None
+        return self.all_states
+
+    @property
+    def all_states(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same, also where there are no other elements."""
+        graphs, shape = self.graphs, (len(self.levels), self.graphs.size)
+        has = np.ones(shape, dtype=bool) if graphs.active is None else graphs.active[self.levels]
+        return nodes_of(graphs, 1, has & graphs.discrete)
 
     @property
     def position(self) -> np.ndarray:
@@ -126,12 +157,27 @@ class UnitFunctions:
 
     def log_density(self, theta: np.ndarray, u: np.ndarray) -> np.ndarray:
         """Return the log density of each unit's variables and rows."""
+        if self.states is None:
+            return self.joint(theta, u)
+        logs = [self.joint(theta, at) + log_w for at, log_w in self._in_states(u)]
+        return logsumexp(logs, axis=0) + self._of_places(u)
+
+    def joint(self, theta: np.ndarray, u: np.ndarray) -> np.ndarray:
+        """Return the log density of each unit's variables, discrete ones too, and rows."""
         return self.log_density_and_rows(theta, u, 0)[0]
+
+    def _in_states(self, u: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        assert self.states is not None
+        for values, log_weights in zip(*self.states, strict=True):
+            yield np.where(self.graphs.discrete, values, u), log_weights
+
+    def _of_places(self, u: np.ndarray) -> np.ndarray:
+        return -0.5 * (u[:, self.graphs.discrete] ** 2).sum(axis=1)
 
     def log_density_and_rows(
         self, theta: np.ndarray, u: np.ndarray, part: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log density of each unit, and what each row of a part adds to it."""
+        """Return the joint log density of each unit, and what each row of a part adds to it."""
         values, total, rows = self.split(theta), np.zeros(len(self.levels)), np.zeros(0)
         for k, (compiled, data) in enumerate(zip(self._compiled, self.data, strict=True)):
             [found] = compiled.log_density(*values, *data.columns, *self._local(compiled, data, u))
@@ -144,6 +190,26 @@ class UnitFunctions:
         self, theta: np.ndarray, u: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return log densities, gradients (units, size) and Hessians in each unit's variables."""
+        if self.states is None:
+            return self._joint_derivatives(theta, u)
+        each = [(*self._joint_derivatives(theta, at), log_w) for at, log_w in self._in_states(u)]
+        logs = np.array([value + log_w for value, _, _, log_w in each])
+        total = logsumexp(logs, axis=0)
+        shares = np.exp(logs - total)[:, :, None]
+        # What rows rule out has no derivatives.
+        slopes = np.where(shares > 0, [slope for _, slope, _, _ in each], 0.0)
+        slope = (shares * slopes).sum(axis=0)
+        curvature = np.einsum("kgi,kgj->gij", shares * (slopes - slope), slopes - slope)
+        for share, (_, _, own, _) in zip(shares[..., None], each, strict=True):
+            curvature += np.where(share > 0, share * own, 0.0)
+        places = np.flatnonzero(self.graphs.discrete)
+        slope[:, places] = -u[:, places]
+        curvature[:, places, places] = -1.0
+        return total + self._of_places(u), slope, curvature
+
+    def _joint_derivatives(
+        self, theta: np.ndarray, u: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         values, units, size = self.split(theta), len(self.levels), self.graphs.size
         value, slope, curvature = (
             np.zeros(units),
@@ -164,6 +230,15 @@ class UnitFunctions:
 
     def slope(self, theta: np.ndarray, u: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return the gradient in theta of the sum of units' log densities times weights."""
+        if self.states is None:
+            return self._joint_slope(theta, u, weights)
+        each = list(self._in_states(u))
+        logs = np.array([self.joint(theta, at) + log_w for at, log_w in each])
+        shares = weights * np.exp(logs - logsumexp(logs, axis=0))
+        slopes = [self._joint_slope(theta, at, w) for (at, _), w in zip(each, shares, strict=True)]
+        return np.sum(slopes, axis=0)
+
+    def _joint_slope(self, theta: np.ndarray, u: np.ndarray, weights: np.ndarray) -> np.ndarray:
         values, total = self.split(theta), np.zeros(self.size)
         for compiled, data in zip(self._compiled, self.data, strict=True):
             each = weights[data.unit] * data.times
@@ -225,7 +300,7 @@ class _PartFunctions:
         shared = list(values.values())
         self.local = list(part.local.values())
         local = list(part.local)
-        self.elements = elements(graphs, self.local)
+        self.elements = elements(graphs, continuous(graphs, self.local))
         inputs = [*shared, *part.columns, *local]
         self.log_density = numpy_function(inputs, [output])
         weights = pt.vector("weights")
@@ -239,7 +314,7 @@ class _PartFunctions:
     def derivatives(self) -> NumpyFunction:
         """Log densities, and derivatives in the row's local variables: (n, a) and (n, a, a)."""
         output = self._part.output
-        if not self.local:
+        if not self.elements:
             return numpy_function(self._inputs, [output])
         _, slopes, curvatures = row_derivatives(self._graphs, self._part)
         each = [pt.stack(row, axis=1) for row in curvatures]
@@ -254,6 +329,12 @@ def elements(graphs: UnitGraphs, names: Iterable[str]) -> list[int]:
     return [i for n in names for i in range(places[n].start, places[n].stop)]
 
 
+def continuous(graphs: UnitGraphs, names: Iterable[str]) -> list[str]:
+    """Return those of some variables that are not discrete."""
+    places, discrete = graphs.places, graphs.discrete
+    return [n for n in names if not discrete[places[n]].any()]
+
+
 def row_derivatives(
     graphs: UnitGraphs, part: RowGraph
 ) -> tuple[list[int], list[Variable], list[list[Variable]]]:
@@ -261,8 +342,8 @@ def row_derivatives(
 
     Rows are independent, so that the gradient of their sum has that of each.
     """
-    local = list(part.local)
-    names = list(part.local.values())
+    names = continuous(graphs, part.local.values())
+    local = [v for v, name in part.local.items() if name in names]
     slopes = _each(graphs, names, _gradients(part.output.sum(), local))
     curvatures = [_each(graphs, names, _gradients(slope.sum(), local)) for slope in slopes]
     return elements(graphs, names), slopes, curvatures
@@ -275,35 +356,6 @@ def _each(graphs: UnitGraphs, names: Sequence[str], slopes: Sequence[Variable]) 
         rows_first = pt.moveaxis(slope, graphs.grouping.own[name], 0)
         found += [rows_first[(slice(None), *i)] for i in np.ndindex(graphs.shapes[name])]
     return found
-
-
-def by_level(graphs: UnitGraphs, name: str, u: np.ndarray) -> np.ndarray:
-    """Return a variable as the model has it, of levels' variables (levels, size)."""
-    values = u[:, graphs.places[name]].reshape(len(u), *graphs.shapes[name])
-    kind = graphs.reading.values[name].type.dtype
-    return np.moveaxis(values, 0, graphs.grouping.own[name]).astype(kind, copy=False)
-
-
-def variable_of(graphs: UnitGraphs, name: str, u: np.ndarray) -> np.ndarray:
-    """Return a variable as a whole, of the variables of all levels, in their order."""
-    if name not in graphs.grouping.elements:
-        return by_level(graphs, name, u)
-    value, own = graphs.reading.values[name], graphs.grouping.own[name]
-    elements = graphs.grouping.elements[name]
-    shape = graphs.shapes[name][elements.ndim - 1 :]
-    each = u[:, graphs.places[name]].reshape(*elements.shape, *shape)
-    whole = np.zeros((value.type.shape[own], *each.shape[elements.ndim :]))
-    whole[elements[elements >= 0]] = each[elements >= 0]
-    return np.moveaxis(whole, 0, own).astype(value.type.dtype, copy=False)
-
-
-def levels_of(graphs: UnitGraphs, name: str, whole: np.ndarray) -> np.ndarray:
-    """Return the elements of a variable that each level has, (levels, ...); zero for none."""
-    elements = graphs.grouping.elements_of(name)
-    moved = np.moveaxis(whole, graphs.grouping.own[name], 0)
-    has = (elements >= 0).reshape(*elements.shape, *[1] * (moved.ndim - 1))
-    found = np.where(has, moved[np.maximum(elements, 0)], 0)
-    return found.reshape(len(elements), -1)
 
 
 def _gradients(total: Variable, inputs: Sequence[Variable]) -> list[Variable]:

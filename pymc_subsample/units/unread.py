@@ -13,7 +13,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.xtensor.type import XTensorType
 
-from pymc_subsample.graph.concrete import concretize, depends_on, rebuild
+from pymc_subsample.graph.concrete import concretize, depends_on, rebuild, root_array
 from pymc_subsample.graph.numpy_functions import freeze, numpy_function
 from pymc_subsample.model.model_graphs import graph_of, model_of
 from pymc_subsample.model.own_steps import own_steps
@@ -23,10 +23,11 @@ from pymc_subsample.model.selection import select_in_data
 def unread(model: pm.Model) -> list[str]:
     """Return free variables of several elements, or integers, that nothing observed depends on.
 
-    Neither itself, nor through other variables but these.
+    Neither itself, nor through other variables but these. What is missing in all rows is not
+    observed.
     """
     kept = list(model.free_RVs)
-    others = [*model.observed_RVs, *model.potentials]
+    others = [*(v for v in model.observed_RVs if not _is_empty(model, v)), *model.potentials]
     found: list[Variable] = []
     while True:
         read = set(ancestors([i for v in [*kept, *others] for i in _made_of(v)]))
@@ -45,6 +46,11 @@ def without_unread(model: pm.Model) -> tuple[pm.Model, list[str]]:
 
 def _made_of(v: Variable) -> list[Variable]:
     return [] if v.owner is None else list(v.owner.inputs)
+
+
+def _is_empty(model: pm.Model, observed: Variable) -> bool:
+    values = root_array(model.rvs_to_values[observed])
+    return values is not None and values.size == 0
 
 
 def _may_be(model: pm.Model, rv: Variable) -> bool:

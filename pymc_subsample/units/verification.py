@@ -10,8 +10,9 @@ from pymc_subsample.graph.numpy_functions import evaluate, numpy_function
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.drawing import StateDrawer
+from pymc_subsample.units.level_values import variable_of
 from pymc_subsample.units.reference import integrals
-from pymc_subsample.units.unit_densities import UnitFunctions, variable_of
+from pymc_subsample.units.unit_densities import UnitFunctions
 
 # Sums of many terms in another order agree to this share of their size.
 _TOLERANCE = 1e-8
@@ -35,7 +36,7 @@ def check_joint(functions: UnitFunctions, rng: np.random.Generator) -> None:
             away, at = spread * theta, spread * u
             if graphs.states is not None:  # of which rows may rule some out
                 shared = functions.ravel(functions.start) + away
-                at = StateDrawer(every).draw(shared, rng)
+                at = StateDrawer(every).draw(shared, rng, at)
             parts, written = _evaluated(every, away, at)
         except ParameterValueError:
             TallModel(model)  # names the rows, and columns that are not finite
@@ -63,10 +64,10 @@ def _evaluated(every: UnitFunctions, away: np.ndarray, u: np.ndarray) -> tuple[l
     volumes = [volume for _, volume in reading.standard.values()]
     found = evaluate([*before.values(), *volumes], reading.arrays | inputs)
     total = every.rest(theta)
-    each = every.log_density(theta, u)
+    each = every.joint(theta, u)
     parts = [total, *each, *(-np.asarray(v) for v in found[len(before) :])]
-    if graphs.active is not None and graphs.states is None:  # as `Tables.priors` has them
-        parts.append(0.5 * np.sum(u[~graphs.active] ** 2))
+    if graphs.active is not None:  # as `Tables.priors` has them
+        parts.append(0.5 * np.sum(u[~(graphs.active | graphs.discrete)] ** 2))
     as_written = dict(zip(before, found, strict=False))
     point = {model.rvs_to_values[model[rv]].name: x for rv, x in as_written.items()}
     concrete = concretize([model.logp()], model.value_vars, point)

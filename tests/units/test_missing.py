@@ -1,5 +1,7 @@
 """Missing values and errors in variables: integrated out, summed over, or drawn afterwards."""
 
+from dataclasses import replace
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -39,8 +41,13 @@ def masked(values):
 
 def value_point(model, point):
     """A point of value variables, from one of variables: scales are on the log scale here."""
-    values = {model.rvs_to_values[rv].name: point[rv.name] for rv in model.free_RVs}
-    return {v: np.log(x) if v.endswith("_log__") else np.asarray(x) for v, x in values.items()}
+    values = {model.rvs_to_values[rv].name: np.asarray(point[rv.name]) for rv in model.free_RVs}
+    for name, x in values.items():
+        if name.endswith("_log__"):
+            values[name] = np.log(x)
+        elif name.endswith("_logodds__"):
+            values[name] = np.log(x / (1 - x))
+    return values
 
 
 def log_prior(model, point):
@@ -59,7 +66,10 @@ def log_likelihood(marginal, point):
 
 def one_column():
     rng, z, x, _, y = data()
-    x = holes(rng, x)
+    return _one_column(z, holes(rng, x), y)
+
+
+def _one_column(z, x, y):
     gone = np.isnan(x)
     with pm.Model() as model:
         a, b, c, d = (pm.Normal(name) for name in "abcd")
@@ -182,17 +192,89 @@ def errors_in_a_variable():
     return model, exact, points
 
 
+def one_value():
+    """A length of one is broadcast where there are no more values."""
+    _, z, x, *_, y = data()
+    x[3] = np.nan
+    return _one_column(z, x, y)
+
+
+def one_value_of_a_matrix():
+    return _matrix([(4, 1)])
+
+
+def one_value_of_each_column():
+    """Where the indices of what is missing are the numbers of its levels too."""
+    return _matrix([(3, 0), (9, 1)])
+
+
+def a_column_of_a_matrix():
+    return _matrix([(slice(None), 1)])
+
+
+def a_column_and_more():
+    return _matrix([(slice(None), 1), (slice(5, 50), 0)])
+
+
+def a_matrix_of_one_column():
+    return _matrix([(slice(5, 50), 0)], columns=1)
+
+
+def _matrix(gone, columns=2):
+    _, _, x, w, y = data()
+    X = np.column_stack([x, w])[:, :columns]
+    for at in gone:
+        X[at] = np.nan
+    gone = np.isnan(X)
+    with pm.Model() as model:
+        mu, t = pm.Normal("mu", shape=columns), pm.HalfNormal("t", shape=columns)
+        a, b, s = pm.Normal("a"), pm.Normal("b", shape=columns), pm.HalfNormal("s")
+        pm.Normal("y", a + pm.Normal("X", mu, t, observed=X) @ b, s, observed=y)
+
+    def exact(mu, t, a, b, s):
+        mean = a + np.where(gone, mu, X) @ b
+        sd = np.sqrt(s**2 + gone @ (b * t) ** 2)
+        return stats.norm.logpdf(X, mu, t)[~gone].sum() + stats.norm.logpdf(y, mean, sd).sum()
+
+    points = [
+        {"mu": np.array([0.5, -0.3])[:columns], "t": np.array([1.1, 1])[:columns], "a": 1.0,
+         "s": 0.5, "b": np.array(b)[:columns]} for b in ([0.6, -0.4], [0.5, -0.5])
+    ]  # fmt: skip
+    return model, exact, points
+
+
+def outcomes_of_which_one_is_missing_in_all_rows():
+    model, exact, points = one_column()
+    with model:
+        pm.Normal("v", 0.3 * model["x"], 1, observed=np.full(N, np.nan))
+    return model, exact, points
+
+
+@pytest.mark.parametrize(
+    "case",
+    [one_value, one_value_of_a_matrix, one_value_of_each_column, a_column_of_a_matrix,
+     a_column_and_more, a_matrix_of_one_column, outcomes_of_which_one_is_missing_in_all_rows],
+)  # fmt: skip
+@pytest.mark.costly(cases=3)
+def test_where_values_are_missing_does_not_matter(case):
+    assert_exact(*case())
+
+
 @pytest.mark.parametrize(
     "case", [one_column, two_columns, matrix, one_of_the_other, errors_in_a_variable]
 )
 @pytest.mark.costly(cases=5)
 def test_what_is_missing_is_integrated_out_exactly(case):
-    model, exact, points = case()
+    found = assert_exact(*case())
+    assert np.ptp(found) > 0.5
+
+
+def assert_exact(model, exact, points):
     marginal = pms.marginalize(model, n_nodes=11)
     found = np.array([log_likelihood(marginal, point) for point in points])
     expected = np.array([exact(**point) for point in points])
     np.testing.assert_allclose(found, expected, atol=2e-3)
-    assert np.ptp(expected) > 0.5
+    return expected
 
 
 def test_discrete_values_are_summed_over_exactly():
@@ -223,6 +305,113 @@ def test_discrete_values_are_summed_over_exactly():
         ))  # fmt: skip
     prior = marginal.compile_fn(marginal.logp(vars=marginal.free_RVs), inputs=marginal.value_vars)
     assert float(marginal.compile_logp()(at)) - float(prior(at)) == pytest.approx(expected)
+
+
+def test_integers_may_be_missing_in_the_prior_of_others():
+    """A number of rows of one column is none of those of another."""
+    rng, _, _, _, y = data(60)
+    one, other = holes(rng, rng.random(60) < 0.4), holes(rng, rng.random(60) < 0.5, 0.5)
+    with pm.Model() as model:
+        p, c, e, b = pm.Beta("p", 1, 1), pm.Normal("c"), pm.Normal("e"), pm.Normal("b")
+        first = pm.Bernoulli("one", p, observed=masked(one))
+        second = pm.Bernoulli("other", logit_p=c + e * first, observed=masked(other))
+        pm.Normal("y", b * second, 0.5, observed=y)
+    marginal = pms.marginalize(model)
+    point = {"p": 0.3, "c": -0.4, "e": 1.2, "b": 0.8}
+    each = []
+    for k, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        rate = 1 / (1 + np.exp(0.4 - 1.2 * k))
+        found = np.log((0.7, 0.3)[k] * (rate if j else 1 - rate))
+        fits = (np.isnan(one) | (one == k)) & (np.isnan(other) | (other == j))
+        each.append(np.where(fits, found + stats.norm.logpdf(y, 0.8 * j, 0.5), -np.inf))
+    expected = np.logaddexp.reduce(each).sum()
+    assert log_likelihood(marginal, point) == pytest.approx(expected)
+
+
+def integers_and_numbers(apart, e, n=60):
+    """A yes or no, and a number whose mean is higher by e given yes; apart: not in one row."""
+    rng, _, x, _, y = data(n)
+    smoker, x = holes(rng, rng.random(n) < 0.4), holes(rng, x)
+    if apart:
+        x[np.isnan(smoker)] = 0.3
+    no_x, no_smoker = np.isnan(x), np.isnan(smoker)
+    assert (no_x & no_smoker).any() != apart
+    with pm.Model() as model:
+        p, s, t = pm.Beta("p", 1, 1), pm.HalfNormal("s"), pm.HalfNormal("t")
+        a, b, c, d = (pm.Normal(name) for name in "abcd")
+        state = pm.Bernoulli("smoker", p, observed=masked(smoker))
+        column = pm.Normal("x", c + e * state, t, observed=x)
+        pm.Normal("y", a + b * column + d * state, s, observed=y)
+
+    def rows(k, p, s, t, a, b, c, d):
+        """Log densities of all rows if smoker is k where it is missing."""
+        k = np.where(no_smoker, k, smoker)
+        mean, sd = c + e * k, np.where(no_x, np.hypot(s, b * t), s)
+        found = np.log(np.where(k > 0, p, 1 - p)) + np.where(
+            no_x, 0, stats.norm.logpdf(np.nan_to_num(x), mean, t)
+        )
+        return found + stats.norm.logpdf(y, a + b * np.where(no_x, mean, x) + d * k, sd)
+
+    def exact(**at):
+        one, other = rows(0, **at), rows(1, **at)
+        return np.where(no_smoker, np.logaddexp(one, other), one).sum()
+
+    points = [{"p": 0.4, "s": 0.5, "t": 1.1, "a": 1.0, "b": b, "c": 0.5, "d": d}
+              for b, d in ((0.6, 0.3), (0.5, 0.5))]  # fmt: skip
+    return model, exact, points, rows, (x, y, no_x, no_smoker)
+
+
+@pytest.mark.parametrize(("apart", "e"), [(True, 0.0), (False, 0.0), (False, 1.0)])
+@pytest.mark.costly(cases=1)
+def test_integers_and_numbers_are_missing_at_once(apart, e):
+    model, exact, points, rows, _ = integers_and_numbers(apart, e)
+    expected = assert_exact(model, exact, points)
+    assert np.ptp(expected) > 0.5
+    assert abs(sum(rows(0, **points[0])) - expected[0]) > 0.5
+
+
+@pytest.mark.costly
+def test_integers_and_numbers_are_drawn_together():
+    """The state by its probability given what is known, the number given the state."""
+    model, _, [point, *_], rows, (x, y, no_x, no_smoker) = integers_and_numbers(False, 1.0, 20)
+    marginal = pms.marginalize(model)
+    draws = 2_000
+    found = pms.effects(result(point, draws), marginal, ["x", "smoker"], levels=list(range(len(x))))
+    state = found["smoker"].to_numpy()[0]
+    one, other = rows(0, **point), rows(1, **point)
+    share = 1 / (1 + np.exp(one - other))
+    z = (state.mean(axis=0) - share)[no_smoker] / np.sqrt(share * (1 - share) / draws)[no_smoker]
+    assert np.abs(z).max() < stats.norm.isf(1e-5 / (2 * no_smoker.sum()))
+    assert np.abs(share[no_smoker] - point["p"]).max() > 0.2
+    summary = pms.effects(result(point, 400), marginal)
+    shares = summary["smoker_unobserved_probability"].sel(smoker_unobserved_value=1)
+    # Five standard errors: 1e-5 for twenty of them.
+    assert np.abs(shares - share[no_smoker]).max() < 5 * np.sqrt(0.25 / 400)
+    i = np.flatnonzero(no_x & no_smoker)[0]
+    precision = 1 / point["t"] ** 2 + (point["b"] / point["s"]) ** 2
+    for k in (0, 1):
+        of_prior = (point["c"] + k) / point["t"] ** 2
+        of_row = point["b"] * (y[i] - point["a"] - point["d"] * k) / point["s"] ** 2
+        drawn = found["x"].to_numpy()[0, :, i][state[:, i] == k]
+        own, shifted = (stats.norm((of_prior + of_row) / precision + by, precision**-0.5).cdf
+                        for by in (0, 0.3))  # fmt: skip
+        assert stats.kstest(drawn, own).pvalue > 1e-5
+        assert stats.kstest(drawn, shifted).pvalue < 1e-5
+
+
+@pytest.mark.costly
+def test_rows_with_integers_and_numbers_missing_are_left_out_exactly():
+    model, _, [point, *_], rows, (x, _, _, no_smoker) = integers_and_numbers(False, 0.0)
+    at = {name: np.log(x) if name in "st" else x for name, x in point.items()}
+    at["p"] = np.log(point["p"] / (1 - point["p"]))
+    left, theta = left_out(pms.marginalize(model, n_nodes=9), at, "y")
+    without = {**point, "s": 1e6}  # as if nothing were known of y
+    one, other = (rows(k, **point) - rows(k, **without) for k in (0, 1))
+    flat = stats.norm.logpdf(0, 0, 1e6)
+    prior = [rows(k, **without) for k in (0, 1)]
+    total = np.logaddexp(*(prior[k] + (one, other)[k] for k in (0, 1))) - np.logaddexp(*prior)
+    expected = np.where(no_smoker, total, one) + flat
+    np.testing.assert_allclose(left._values(np.arange(len(x)), theta)[:, 0], expected, atol=1e-3)
 
 
 def test_logistic_outcomes_are_integrated_over():
@@ -282,6 +471,13 @@ def test_rows_without_what_is_missing_cost_no_integral():
     gone = int(model["x_unobserved"].shape.eval()[0])
     lengths = sorted(p.type.shape for p in marginal.potentials)
     assert lengths == sorted([(gone,), (N - gone,)])
+
+
+def test_rows_that_miss_one_value_or_two_share_a_table():
+    model, *_ = two_columns()
+    lengths = [p.type.shape[0] for p in pms.marginalize(model).potentials]
+    assert len(lengths) == 2
+    assert sum(lengths) == N
 
 
 # Draws of what is missing
@@ -424,16 +620,24 @@ def test_draws_are_the_same_when_made_again():
     assert (one[0, 1:] != one[0, :-1]).all()
 
 
+def left_out(marginal, at, term):
+    """Rows of a term, to be left out, at a point of value variables."""
+    integrals = integrals_of(marginal)
+    functions = UnitFunctions(integrals.functions.graphs, apart=True)
+    integrals = replace(integrals, functions=functions)
+    names = [v.name.removesuffix("_log__").removesuffix("_logodds__")
+             for v in functions.values.values()]  # fmt: skip
+    theta = np.array([[at[name] for name in names]], dtype=float)
+    graphs = functions.graphs
+    terms = [graphs.reading.terms[i].name for i in graphs.grouping.index]
+    return UnitsLeftOut(integrals, 1 + terms.index(term), theta, 1.0, None), theta
+
+
 def test_rows_left_out_are_predicted_without_what_is_missing():
     model, _, [point, *_] = one_column()
-    integrals = integrals_of(pms.marginalize(model, n_nodes=9))
-    functions = UnitFunctions(integrals.functions.graphs, apart=True)
-    integrals = type(integrals)(functions, integrals.reference, integrals.modes, integrals.integral)
     at = {name: np.log(x) if name in "st" else x for name, x in point.items()}
-    names = [v.name.removesuffix("_log__") for v in functions.values.values()]
-    theta = np.array([at[name] for name in names], dtype=float)
-    left = UnitsLeftOut(integrals, 1, theta[None], 1.0, None)
-    found = left._values(np.arange(N), theta[None])[:, 0]
+    left, theta = left_out(pms.marginalize(model, n_nodes=9), at, "y")
+    found = left._values(np.arange(N), theta)[:, 0]
     rng, z, x, _, y = data()
     x = holes(rng, x)
     a, b, c, d, s, t = (point[name] for name in "abcdst")
@@ -441,6 +645,25 @@ def test_rows_left_out_are_predicted_without_what_is_missing():
     sd = np.where(gone, np.hypot(s, b * t), s)
     expected = stats.norm.logpdf(y, a + b * np.where(gone, mean, x), sd)
     np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+@pytest.mark.costly
+def test_a_single_missing_value_is_drawn():
+    model, _, [point, *_] = one_value()
+    found = pms.effects(
+        result(point, 2_000), pms.marginalize(model), ["x", "x_unobserved"], levels=[0]
+    )
+    with pytest.raises(ValueError, match="levels holds 1"):
+        pms.effects(result(point, 10), pms.marginalize(model), "x_unobserved", levels=[1])
+    _, z, x, _, y = data()
+    precision = 1 / point["t"] ** 2 + (point["b"] / point["s"]) ** 2
+    mean = (point["c"] + point["d"] * z[3]) / point["t"] ** 2
+    mean += point["b"] * (y[3] - point["a"]) / point["s"] ** 2
+    own, shifted = (stats.norm(mean / precision + by, precision**-0.5).cdf for by in (0, 0.2))
+    drawn = found["x_unobserved"].to_numpy().ravel()
+    assert stats.kstest(drawn, own).pvalue > 1e-5
+    assert stats.kstest(drawn, shifted).pvalue < 1e-5
+    np.testing.assert_array_equal(found["x"], x[0])
 
 
 # Refusals
@@ -469,27 +692,6 @@ def test_what_shares_rows_with_an_effect_of_many_levels_is_refused():
         pm.Normal("y", column + effect[g], 0.5, observed=y)
     assert "'x_unobserved'" in (said := refusal(model))
     assert "several groupings" in said
-
-
-def test_integers_and_numbers_missing_at_once_are_refused():
-    rng, _, x, _, y = data()
-    with pm.Model() as model:
-        p, c, b = pm.Beta("p", 1, 1), pm.Normal("c"), pm.Normal("b")
-        smoker = pm.Bernoulli("smoker", p, observed=masked(holes(rng, rng.random(N) < 0.5)))
-        column = pm.Normal("x", c, 1, observed=holes(rng, x))
-        pm.Normal("y", column + b * smoker, 0.5, observed=y)
-    assert "leave out rows in which one of them is missing" in refusal(model)
-
-
-def test_a_single_missing_value_is_refused():
-    _, _, x, _, y = data()
-    x[3] = np.nan
-    with pm.Model() as model:
-        column = pm.Normal("x", 0.5, 1, observed=x)
-        pm.Normal("y", pm.Normal("b") * column, 0.5, observed=y)
-    with pytest.raises(TallModelError, match="'x_unobserved' has a single element"):
-        pms.marginalize(model)
-    assert "in rows 3," in refusal(model)
 
 
 def test_parts_of_a_vector_are_refused():

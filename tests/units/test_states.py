@@ -183,15 +183,6 @@ def test_a_run_is_that_of_nuts_on_the_marginal_model(name):
         assert np.all(abs(both[0] - both[1].values) < 5 * np.sqrt(2 * 0.25 / 400))
 
 
-def with_an_effect():
-    model = latent_classes(50, 2)
-    with model:
-        z = pm.Normal("z", 0, 1, dims="unit")
-        unit = np.repeat(np.arange(50), 2)
-        pm.Normal("other", z[unit] + model["kind"][unit], 1.0, observed=np.zeros(100))
-    return model
-
-
 def with_counts():
     with pm.Model() as model:
         n = pm.Poisson("n", pm.Gamma("rate", 2, 1), shape=50)
@@ -209,7 +200,6 @@ def with_many():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (with_an_effect, "'kind' is discrete, and 'z' of the same levels continuous"),
         (with_counts, "is discrete without a finite set of values"),
         (with_many, "'each' have 4,096 states together in each level"),
     ],
@@ -218,6 +208,34 @@ def test_what_is_not_summed_over_is_refused_by_name(make, said):
     for call in (pms.marginalize, pms.HMCECS):
         with pytest.raises(TallModelError, match=said):
             call(model=make())
+
+
+@pytest.mark.costly
+def test_effects_of_units_are_integrated_over_in_all_states():
+    """Rows of an effect and a class: given the class, those of a unit are normal together."""
+    units, unit = 40, np.repeat(np.arange(40), 2)
+    model, other = latent_classes(units, 2), np.random.default_rng(3).normal(1.0, 1.5, (40, 2))
+    with model:
+        z = pm.Normal("z", 0, pm.HalfNormal("tau"), dims="unit")
+        pm.Normal("other", z[unit] + model["kind"][unit], 1.0, observed=other.ravel())
+    marginal = pms.marginalize(model, n_nodes=11)
+    y = model.rvs_to_values[model["y"]].data.reshape(units, 2)
+    start = marginal.initial_point()
+    prior = marginal.compile_fn(marginal.logp(vars=marginal.free_RVs), inputs=marginal.value_vars)
+    values = [marginal.replace_rvs_by_values([marginal[n]])[0] for n in ("w", "mu", "sigma", "tau")]
+    constrained = marginal.compile_fn(values, inputs=marginal.value_vars)
+    for scale in (0.0, 0.2):
+        at = {name: x + scale for name, x in start.items()}
+        w, mu, sigma, tau = constrained(at)
+        each = [
+            np.log(w[k])
+            + stats.norm.logpdf(y, mu[k], sigma).sum(axis=1)
+            + stats.multivariate_normal.logpdf(other, [k, k], np.eye(2) + tau**2)
+            for k in range(3)
+        ]
+        expected = logsumexp(each, axis=0).sum()
+        assert marginal.compile_logp()(at) - prior(at) == pytest.approx(expected, abs=2e-3)
+        assert abs(np.max(each, axis=0).sum() - expected) > 0.5
 
 
 @pytest.mark.slow

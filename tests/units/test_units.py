@@ -15,9 +15,10 @@ from pymc_subsample.units.graphs import unit_graphs
 from pymc_subsample.units.layout import places, tables
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.quadrature import nodes
-from pymc_subsample.units.reading import read, standardised
+from pymc_subsample.units.reading import read
 from pymc_subsample.units.reference import find_reference, start_of
 from pymc_subsample.units.sampled import units_of
+from pymc_subsample.units.standardised import standardised
 from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.verification import check_joint
 
@@ -207,7 +208,7 @@ def test_tables_hold_each_row_once(alike):
     functions = functions_of(hostile(sizes, 1.0), ["z"])
     apart = UnitFunctions(functions.graphs, apart=True)
     rows, seen = (functions if alike else apart).data[1], []
-    for table in tables(functions if alike else apart):
+    for table in tables(functions if alike else apart, 5):
         at, counts = places(rows, table.units, table.lengths[0])
         assert counts.sum(axis=1).tolist() == [sizes[unit] for unit in table.units]
         assert np.all(rows.unit[at] == table.units[:, None])

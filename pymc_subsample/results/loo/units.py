@@ -91,7 +91,7 @@ class UnitsLeftOut(LeftOut):
         self.elpd, self.p, self.k = np.full((3, self.n), np.nan)
         self._times = _FINER * marginal.integral.per_dimension
         most = functions.graphs.most
-        several = 64 if functions.graphs.states is not None else len(nodes(most, self._times)[0])
+        several = 64 if functions.graphs.exact else len(nodes(most, self._times)[0])
         self._most = max(1, int(_TOGETHER / (several * max(functions.n_rows.mean(), 1.0))))
 
     def known(self) -> Approximation:
@@ -124,7 +124,7 @@ class UnitsLeftOut(LeftOut):
         of, own = pairs // len(units), pairs % len(units)
         functions = self._marginal.functions
         own_functions = functions.among(units)
-        points, log_weights = own_functions.nodes(self._times)
+        points, log_weights = own_functions.joint_nodes(self._times)
         K, log_weights = len(points), log_weights.reshape(len(points), -1)
         several = functions.among(np.tile(units, K))
         # Rows of the term as they stand at each node, and the pair that leaves each out.
