@@ -116,6 +116,8 @@ class Columns:
     selection: Mapping[str, list[str] | str] | None
     # Whether a model was compared with all rows, and they with the model.
     checked = False
+    # Whether a model was written on a sample that cannot have brought anything else into it.
+    complete = False
 
     def _set(self, store: Store, selection: Mapping[str, list[str] | str] | None) -> None:
         self._store = store

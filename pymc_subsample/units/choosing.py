@@ -106,14 +106,16 @@ def would_pay(reading: Reading, names: Iterable[str]) -> list[str]:
     return [name for name, n in lengths.items() if pays(n, max(1.0, rows / n))]
 
 
-def may_pay(model: pm.Model) -> bool:
+def may_pay(model: pm.Model, n_rows: int | None = None) -> bool:
     """Whether a variable is discrete, or long enough beside the observed ones for a look.
 
-    Or put among other values, as what is missing of a column.
+    Or put among other values, as what is missing of a column. `n_rows` is the number of rows where
+    the model holds a sample of them.
     """
     if any(v.type.ndim for v in model.discrete_value_vars) or _put_among_others(model):
         return True
     rows = max((max(v.type.shape or (1,), default=1) or 1 for v in _observed(model)), default=1)
+    rows = rows if n_rows is None else n_rows
     continuous = [model.values_to_rvs[v].name for v in model.continuous_value_vars]
     long = [model[name] for name in continuous if model[name].type.ndim]
     if not long:

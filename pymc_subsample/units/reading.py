@@ -1,7 +1,9 @@
 """A model as terms and priors, elementwise, over placeholders of its value variables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -30,6 +32,7 @@ from pymc_subsample.model.row_sets import sets_side_by_side
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.terms import TermPart, parts_of
 from pymc_subsample.model.trace import RowTrace
+from pymc_subsample.rows.runs import Runs
 from pymc_subsample.units.placed import PLACES, read_by_places, read_through
 from pymc_subsample.validation import warn
 
@@ -56,6 +59,12 @@ class Reading:
     negative: list[str]  # What there is to say of negative codes.
     # Of variables whose values are standardised, what these were and log |d before / d after|.
     standard: dict[str, tuple[Variable, Variable]] = field(default_factory=dict)
+    # Columns, or rows in memory, that take the place of `pm.Data` of the model,
+    placed: Mapping[Variable, Any] = field(default_factory=dict)
+    # where rows of each level are in columns on disk, by the place of these in a row, and what
+    # there is to say of those whose rows are not together.
+    runs: dict[int, Runs] = field(default_factory=dict)
+    apart: list[str] = field(default_factory=list)
 
     @property
     def graphs(self) -> list[Variable]:
@@ -70,9 +79,10 @@ class Reading:
         return RowTrace(lambda v: v not in dependent, row_number_test(self.arrays))
 
 
-def read(model: pm.Model) -> Reading:
-    """Read a model."""
-    model = sets_side_by_side(full_data_model(model))
+def read(model: pm.Model, placed: Mapping[Variable, Any] = MappingProxyType({})) -> Reading:
+    """Read a model; given `placed`, with columns of these in the place of its `pm.Data`."""
+    model = full_data_model(model)
+    model = model if placed else sets_side_by_side(model)
     refuse_masked(model)
     observed, free = row_terms(model, None), list(model.free_RVs)
     found = {rv.name: _form(rv) for rv in free if model.rvs_to_transforms[rv] is None}
@@ -85,7 +95,7 @@ def read(model: pm.Model) -> Reading:
         ),
     ]
     graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
-    concrete = concretize(graphs, model.value_vars, model.initial_point())
+    concrete = concretize(graphs, model.value_vars, model.initial_point(), placed)
     for name, graph in zip(observed, concrete.outputs, strict=False):
         if None in graph.type.shape:
             raise TallModelError(
@@ -122,6 +132,7 @@ def read(model: pm.Model) -> Reading:
         derived={v.name: next(left) for v in model.deterministics},
         checks=checks,
         negative=negative,
+        placed=placed,
     )
 
 

@@ -16,6 +16,11 @@ from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.reading import log_volume
 
 
+# Rows on disk that are evaluated together, at all nodes of their units. A choice: 2 MB for each
+# column, which stay in memory meanwhile.
+PIECE_ROWS = 2**18
+
+
 @dataclass(frozen=True)
 class Part:
     """Rows of one graph, those of a unit next to each other."""
@@ -31,8 +36,13 @@ class UnitFunctions:
 
     Rows of a unit that are alike are one that counts several times, unless they are `apart`.
     Units are those of `levels`, in this order; variables are of shape (units, size). Values are
-    those that samplers move, or with `as_recorded` those of the variables themselves.
+    those that samplers move, or with `as_recorded` those of the variables themselves. Rows are
+    taken when they are asked for: those on disk are read then.
     """
+
+    levels: np.ndarray
+    _data: list[Part] | None
+    _nodes: dict[int, tuple[np.ndarray, np.ndarray]]
 
     def __init__(
         self, graphs: UnitGraphs, *, as_recorded: bool = False, apart: bool = False
@@ -62,16 +72,33 @@ class UnitFunctions:
         new = object.__new__(UnitFunctions)
         new.__dict__.update(self.__dict__)
         new.levels, new._nodes = self.levels[units], {}
-        new.data = [
+        new._data = [
             _among(part, data, units, len(self.levels))
             for part, data in zip(self.parts, self.data, strict=True)
         ]
         return new
 
     def _place(self, levels: np.ndarray) -> None:
-        self.levels = levels
-        self._nodes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.data = [_part(part, self.position) for part in self.parts]
+        self.levels, self._nodes, self._data = levels, {}, None
+
+    @property
+    def data(self) -> list[Part]:
+        """Rows of all parts."""
+        if self._data is None:
+            self._data = [_part(part, self) for part in self.parts]
+        return self._data
+
+    @property
+    def stored(self) -> bool:
+        """Whether rows are on disk."""
+        return any(part.stored is not None for part in self.parts)
+
+    def pieces(self) -> list[np.ndarray]:
+        """Return positions of units that are evaluated together: all, or of rows on disk some."""
+        if not self.stored:
+            return [np.arange(len(self.levels))]
+        before = np.cumsum(self.n_rows) // PIECE_ROWS
+        return np.split(np.arange(len(self.levels)), np.flatnonzero(np.diff(before)) + 1)
 
     @property
     def active(self) -> np.ndarray | None:
@@ -94,9 +121,15 @@ class UnitFunctions:
     @property
     def n_rows(self) -> np.ndarray:
         """Rows of each unit, of all terms."""
-        units = len(self.levels)
-        counts = [np.bincount(d.unit, weights=d.times, minlength=units) for d in self.data[1:]]
-        return np.sum(counts, axis=0).astype(int)
+        return np.sum([self.counts(k, often=True) for k in range(1, len(self.parts))], axis=0)
+
+    def counts(self, part: int, *, often: bool = False) -> np.ndarray:
+        """Return rows of each unit of a part; with `often` as often as they count."""
+        if (stored := self.parts[part].stored) is not None:
+            return stored.runs.counts(self.levels)
+        data = self.data[part]
+        weights = data.times if often else None
+        return np.bincount(data.unit, weights=weights, minlength=len(self.levels)).astype(int)
 
     def ravel(self, point: dict[str, np.ndarray]) -> np.ndarray:
         """Return shared values as a vector."""
@@ -317,8 +350,12 @@ def _with_rows(graphs: UnitGraphs) -> np.ndarray:
     return np.unique(np.concatenate([rows.index for rows in graphs.rows]))
 
 
-def _part(part: RowGraph, position: np.ndarray) -> Part:
-    unit = position[part.index]
+def _part(part: RowGraph, functions: UnitFunctions) -> Part:
+    if part.stored is not None:
+        columns, rows = part.stored.read(functions.levels)
+        unit = np.repeat(np.arange(len(functions.levels)), part.stored.runs.counts(functions.levels))
+        return Part(columns, unit, rows, np.ones(len(rows), dtype=int))
+    unit = functions.position[part.index]
     rows = np.flatnonzero(unit >= 0)
     rows = rows[np.argsort(unit[rows], kind="stable")]
     columns = [np.take(c.array, rows, axis=c.axis) for c in part.columns.values()]
