@@ -81,7 +81,7 @@ def declare_units(step: "ChainStep") -> None:
 
 def unit_statistics(units: Units | None) -> dict[str, int]:
     """Return what every draw records of variables that are integrated out."""
-    return {} if units is None else as_statistics(units.axes, of_rows=units.of_rows)
+    return {} if units is None else as_statistics(units.axes, units.n_rows)
 
 
 def each(step: "ChainStep") -> str:

@@ -67,5 +67,3 @@ def _log_new_levels(before: Store, after: Store) -> None:
         if added:
             said = "new level" if len(added) == 1 else f"{len(added):,} new levels"
             _log.info("%s of %r: %s", said, name, listed(added))
-
-

@@ -47,7 +47,7 @@ def made(
     categorical: Categorical = (),
     drop_missing: bool = False,
     overwrite: bool = False,
-    progressbar: bool = True,
+    progressbar: bool | None = True,
 ) -> Store:
     """Return the rows of a source, written to a folder now or before.
 

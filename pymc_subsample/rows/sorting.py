@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def in_order(
     options: Options,
     source: Mapping[str, Any] | None,
     read: Callable[[], RowBlocks],
-    progressbar: bool,
+    progressbar: bool | None,
     before: Store | None = None,
 ) -> Iterator[RowBlocks]:
     """Yield what `read` returns, sorted by a column if one is named.
@@ -91,7 +91,7 @@ def _write_runs(
     options: Options,
     source: Mapping[str, Any] | None,
     read: Callable[[], RowBlocks],
-    progressbar: bool,
+    progressbar: bool | None,
     before: Store | None,
 ) -> bool:
     """Read all rows, sort some at a time and write them; return whether there are any."""
@@ -155,7 +155,7 @@ def _keys(records: np.ndarray, key: Field) -> np.ndarray:
 
 
 def merged(store: Store, by: str) -> Iterator[RowBlock]:
-    """Yield all rows of a store whose segments are sorted, sorted; those of a level as they came."""
+    """Yield all rows of a store whose segments are sorted; those of a level stay as they came."""
     fields, key = list(store.fields.values()), store.fields[by]
     ends = np.cumsum([segment.n_rows for segment in store.segments]).tolist()
     runs = [store.records[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
@@ -177,7 +177,7 @@ def merged(store: Store, by: str) -> Iterator[RowBlock]:
         starts = after
 
 
-def _first(keys: np.ndarray, level: int | None, side: str) -> int:
+def _first(keys: np.ndarray, level: int | None, side: Literal["left", "right"]) -> int:
     """Return where rows of a level begin or end; of None, the end."""
     return len(keys) if level is None else int(np.searchsorted(keys, keys.dtype.type(level), side))
 

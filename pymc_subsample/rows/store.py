@@ -73,6 +73,8 @@ class Store:
 
     # How often the disk will still be asked for all rows at once.
     _asked = 0
+    # What has to be there as long as this is, if anything.
+    keeps: Any = None
 
     def __init__(
         self, path: Path, n_rows: int | None = None, fingerprint: str | None = None

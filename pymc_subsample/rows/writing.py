@@ -49,7 +49,7 @@ class Written:
         self._statistics: dict[str, ColumnStatistics] = {}
 
     def write(
-        self, file: FileIO, blocks: Iterator[RowBlock], n_rows: int | None, progressbar: bool
+        self, file: FileIO, blocks: Iterator[RowBlock], n_rows: int | None, progressbar: bool | None
     ) -> None:
         """Write blocks, and wait until they are on the disk."""
         with progress("Writing", self.path, n_rows, progressbar) as advance:
@@ -204,9 +204,9 @@ def _with_levels(
 
 @contextmanager
 def progress(
-    what: str, path: Path, n_rows: int | None, wanted: bool
+    what: str, path: Path, n_rows: int | None, wanted: bool | None
 ) -> Iterator[Callable[[int], None]]:
-    """Show how many rows are written, or sorted, and how fast; say so at the end."""
+    """Show how many rows are written, or sorted, and how fast; say so at the end, but for None."""
     start, done = time.perf_counter(), 0
     console = get_console()
     bar = Progress(
@@ -227,6 +227,8 @@ def progress(
             bar.update(task, completed=done, rate=rate)
 
         yield advance
+    if wanted is None:
+        return
     took = time.perf_counter() - start
     _log.info(
         "%s: %s rows %s in %.1f s, %s per second",

@@ -360,6 +360,7 @@ def _finished(
         stored = StoredRows(list(read.values()), [c.axis for c in columns.values()], arrays, runs)
         times = np.ones(len(runs.levels), dtype=int)
         return RowGraph(output, columns, local, runs.levels, times, stored=stored)
+    assert isinstance(index, np.ndarray)  # rows on disk have runs
     index = index if chosen is None else index[chosen]
     return RowGraph(output, columns, local, index, np.ones(len(index), dtype=int), chosen)
 

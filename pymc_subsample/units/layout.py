@@ -47,8 +47,7 @@ def tables(functions: UnitFunctions) -> list[Table]:
         once = (counts[own] == often[own]).all(axis=0)
         full = (counts[own] == filled).all(axis=0)
         counted = tuple(
-            None if o and f else "bool" if o else "float64"
-            for o, f in zip(once, full, strict=True)
+            None if o and f else "bool" if o else "float64" for o, f in zip(once, full, strict=True)
         )
         found.append(Table(own, tuple(filled), elements, counted))
     return found
@@ -89,7 +88,7 @@ def row_numbers(functions: UnitFunctions, table: Table) -> Iterator[tuple[str, n
 def mode_numbers(
     marginal: Marginal, table: Table, own: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield where nodes of a table's units are, of the elements that are their `own`, (units, k)."""
+    """Yield where nodes of a table's units are, of elements that are their `own`, (units, k)."""
     modes, units = marginal.modes.of(table.units), np.arange(len(own))
     every = range(own.shape[1])
     for i in every:

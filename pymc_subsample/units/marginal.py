@@ -134,22 +134,30 @@ def without_local(
 
     Units of rows on disk are `stored`, and the model is written on a sample of them.
     """
+    marginal = integrated(reading, grouping, per_dimension, rng)
+    new = without(marginal.functions.graphs.reading, grouping.names, marginal.functions)
+    with new:
+        add_units(new, marginal, stored)
+    start_at(new, marginal.functions, marginal.reference)
+    setattr(new, _INTEGRALS, marginal)
+    return new, marginal
+
+
+def integrated(
+    reading: Reading, grouping: Grouping, per_dimension: int | None, rng: np.random.Generator
+) -> Marginal:
+    """Return integrals over the variables of a grouping."""
     whole, reading = reading, standardised(reading, grouping.names)
     functions = UnitFunctions(unit_graphs(reading, grouping))
-    check_joint(functions if grouping.runs is None else in_memory(whole, functions, rng), rng)
+    runs = grouping.runs
+    check_joint(functions if runs is None else in_memory(whole, functions, runs), rng)
     theta = find_reference(functions, rng)
     modes = find_all_modes(functions, theta, start_of(functions))
     integral = choose_nodes(functions, theta, modes, rng, per_dimension)
     refuse_other_modes(functions, theta, modes, _reach(functions, integral.per_dimension), rng)
     if per_dimension is None and integral.error > TOLERABLE:
         raise inaccurate(integral, functions)
-    marginal = Marginal(functions, theta, modes, integral)
-    new = without(reading, grouping.names, functions)
-    with new:
-        add_units(new, marginal, stored)
-    start_at(new, functions, theta)
-    setattr(new, _INTEGRALS, marginal)
-    return new, marginal
+    return Marginal(functions, theta, modes, integral)
 
 
 def integrals_of(model: pm.Model) -> Marginal | None:

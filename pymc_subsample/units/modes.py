@@ -51,7 +51,9 @@ def find_all_modes(functions: UnitFunctions, theta: np.ndarray, start: np.ndarra
     if len(pieces) == 1:
         return find_modes(functions, theta, start)
     found = [find_modes(functions.of(functions.levels[p]), theta, start[p]) for p in pieces]
-    return Modes(*(np.concatenate([getattr(x, name) for x in found]) for name in ("m", "S", "found")))
+    return Modes(
+        *(np.concatenate([getattr(x, name) for x in found]) for name in ("m", "S", "found"))
+    )
 
 
 # Steps to where the density overflows or has no value do not gain.

@@ -24,6 +24,7 @@ from pytensor.xtensor.type import XTensorType
 from pymc_subsample.graph.concrete import concretize, depends_on, rebuild, tensor_input
 from pymc_subsample.graph.nodes import lower_factor
 from pymc_subsample.model import TallModelError
+from pymc_subsample.model.binding import bound, placed
 from pymc_subsample.model.data_columns import row_number_test
 from pymc_subsample.model.discovery import full_data_model, refuse_masked, row_terms
 from pymc_subsample.model.indices import negative_codes
@@ -32,6 +33,7 @@ from pymc_subsample.model.row_sets import sets_side_by_side
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.terms import TermPart, parts_of
 from pymc_subsample.model.trace import RowTrace
+from pymc_subsample.rows import Rows
 from pymc_subsample.rows.runs import Runs
 from pymc_subsample.units.placed import PLACES, read_by_places, read_through
 from pymc_subsample.validation import warn
@@ -79,10 +81,10 @@ class Reading:
         return RowTrace(lambda v: v not in dependent, row_number_test(self.arrays))
 
 
-def read(model: pm.Model, placed: Mapping[Variable, Any] = MappingProxyType({})) -> Reading:
-    """Read a model; given `placed`, with columns of these in the place of its `pm.Data`."""
+def read(model: pm.Model, columns: Mapping[Variable, Any] = MappingProxyType({})) -> Reading:
+    """Read a model, or with other columns in the place of `pm.Data` of it."""
     model = full_data_model(model)
-    model = model if placed else sets_side_by_side(model)
+    model = model if columns else sets_side_by_side(model)
     refuse_masked(model)
     observed, free = row_terms(model, None), list(model.free_RVs)
     found = {rv.name: _form(rv) for rv in free if model.rvs_to_transforms[rv] is None}
@@ -95,7 +97,7 @@ def read(model: pm.Model, placed: Mapping[Variable, Any] = MappingProxyType({}))
         ),
     ]
     graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
-    concrete = concretize(graphs, model.value_vars, model.initial_point(), placed)
+    concrete = concretize(graphs, model.value_vars, model.initial_point(), columns)
     for name, graph in zip(observed, concrete.outputs, strict=False):
         if None in graph.type.shape:
             raise TallModelError(
@@ -132,8 +134,13 @@ def read(model: pm.Model, placed: Mapping[Variable, Any] = MappingProxyType({}))
         derived={v.name: next(left) for v in model.deterministics},
         checks=checks,
         negative=negative,
-        placed=placed,
+        placed=columns,
     )
+
+
+def read_bound(model: pm.Model, data: Rows | None) -> Reading:
+    """Read a model, with rows on disk in the place of those that it holds, if there are some."""
+    return read(model) if data is None else read(model, placed(bound(model, data)))
 
 
 def warn_of_codes(reading: Reading) -> None:

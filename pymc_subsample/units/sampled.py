@@ -13,7 +13,6 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.graph.concrete import ReadsAllRows
 from pymc_subsample.model import TallModel, TallModelError
-from pymc_subsample.model.binding import bound, placed
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.rows import Rows
 from pymc_subsample.units.accuracy import MOST, TOLERABLE, Marginal, error_at
@@ -23,7 +22,7 @@ from pymc_subsample.units.drawing import LocalDraws, generator_at
 from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.marginal import described, inaccurate, without_local
 from pymc_subsample.units.quantities import axes_of_levels
-from pymc_subsample.units.reading import Reading, read, warn_of_codes
+from pymc_subsample.units.reading import Reading, read, read_bound, warn_of_codes
 from pymc_subsample.units.states import is_discrete
 from pymc_subsample.units.stored_tables import StoredTables
 from pymc_subsample.units.unread import UnreadDraws, without_unread
@@ -108,6 +107,13 @@ class Units:
         if self._integrals is None:
             return set()
         return {len(index) for index in self._integrals.functions.graphs.grouping.index.values()}
+
+    @property
+    def n_rows(self) -> int | None:
+        """Rows of all units; None if rows are subsampled."""
+        if self._integrals is None or self.of_rows:
+            return None
+        return self._integrals.functions.graphs.grouping.rows
 
     @cached_property
     def _local(self) -> LocalDraws | None:
@@ -224,7 +230,7 @@ def units_of(
     else:
         if data is not None:
             TallModel(model, data=data)
-        reading = _read(model, data)
+        reading = read_bound(model, data)
         found = (reading, chosen(reading, names)) if names else None
     unmixed = Units(whole, model, None, unread, data) if unread else None
     if found is None:
@@ -250,17 +256,11 @@ def units_of(
     return Units(whole, marginal, integrals, unread, data, stored)
 
 
-def _read(model: pm.Model, data: Rows | None) -> Reading:
-    return read(model) if data is None else read(model, placed(bound(model, data)))
-
-
-def _automatic(
-    model: pm.Model, said: str, data: Rows | None
-) -> tuple[Reading, Grouping] | None:
+def _automatic(model: pm.Model, said: str, data: Rows | None) -> tuple[Reading, Grouping] | None:
     if not may_pay(model, None if data is None else len(data)) or own_steps(model):
         return None
     try:
-        reading = _read(model, data)
+        reading = read_bound(model, data)
         groupings, reasons = find_groupings(reading)
     except (TallModelError, ReadsAllRows, ValueError):
         # of which the step itself has more to say

@@ -6,17 +6,18 @@ import numpy as np
 
 from pymc_subsample.graph.concrete import on_disk
 from pymc_subsample.model import TallModelError
+from pymc_subsample.rows.runs import Runs
 from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.graphs import unit_graphs
 from pymc_subsample.units.reading import Reading, read, standardised
 from pymc_subsample.units.stored_rows import reads_disk
 from pymc_subsample.units.unit_densities import PIECE_ROWS, UnitFunctions
 
-# Units whose rows are held in memory, in sums of which many terms agree to this share of their size.
+# Units whose rows are held in memory. Sums of many terms agree to this share of their size.
 _UNITS, _TOLERANCE = 200, 1e-8
 
 
-def in_memory(whole: Reading, functions: UnitFunctions, rng: np.random.Generator) -> UnitFunctions:
+def in_memory(whole: Reading, functions: UnitFunctions, runs: Runs) -> UnitFunctions:
     """Return functions of the same model whose rows are those of some units, read as in memory.
 
     These are compared with the model as it is written; here they are with those of the disk, which
@@ -31,12 +32,12 @@ def in_memory(whole: Reading, functions: UnitFunctions, rng: np.random.Generator
                 "is integrated out of rows on disk: all of these must read it. Hold the model in "
                 "memory, leave the term out, or give integrate=False."
             )
-    rng = np.random.default_rng(rng.bit_generator.seed_seq.entropy)  # leaves the other as it is
+    rng = np.random.default_rng(0)
     some = rng.permutation(len(functions.levels))[:_UNITS]
     within = np.cumsum(functions.n_rows[some]) <= PIECE_ROWS
     some = np.sort(some[: max(1, int(within.sum()))])
     levels = functions.levels[some]
-    rows = graphs.grouping.runs.rows(levels)
+    rows = runs.rows(levels)
     placed = {v: c[rows] if on_disk(c) else c for v, c in whole.placed.items()}
     reading = read(whole.model, placed)
     found = [g for g in find_groupings(reading)[0] if set(names) <= set(g.names)]

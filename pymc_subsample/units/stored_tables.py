@@ -20,6 +20,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_subsample.model import TallModelError
 from pymc_subsample.rows import Rows
+from pymc_subsample.rows.constructors import made
 from pymc_subsample.rows.on_disk import sample_index
 from pymc_subsample.rows.store import UNITS
 from pymc_subsample.units.accuracy import Marginal
@@ -44,7 +45,9 @@ class StoredTables:
         """Write the units of a table; return their log-likelihoods, over a sample of them."""
         n = len(table.units)
         path = self._folder.path / f"{len(self.rows)}.rows"
-        rows = Rows.from_blocks(_blocks(marginal, table), n, cache=path, progressbar=False)
+        blocks = _blocks(marginal, table)
+        made(lambda given, options: (given, n, {}), blocks, cache=path, progressbar=None)
+        rows = Rows.open(path)
         numbers = sum(column.size for column in map(rows.column, rows.names))
         index = sample_index(n, n if numbers <= _HELD else _SAMPLE, 0)
         sample, some = rows.sample(len(index)), marginal.at(table.units[index])
@@ -62,7 +65,7 @@ class StoredTables:
 
         term = log_likelihood(some, replace(table, units=np.arange(len(index))), label, data)
         selected = rows.select(**{f"{label}, {what}": what for what in rows.names})
-        selected.complete = True
+        selected.complete, selected._store.keeps = True, self._folder
         self.rows.append(selected)
         return term
 
@@ -99,8 +102,8 @@ class _Folder:
         except PermissionError as error:
             raise PermissionError(
                 f"Units of rows on disk are written to a folder beside the rows, and {parent} "
-                f"cannot be written: {error.strerror}. Copy the rows to a folder that you may write "
-                "to, or give integrate=False."
+                f"cannot be written: {error.strerror}. Copy the rows to where you may write, "
+                "or give integrate=False."
             ) from error
         self._end = finalize(self, _remove, self.path, lock, os.getpid())
 

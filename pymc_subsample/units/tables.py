@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -224,12 +225,12 @@ class Tables:
             if v in set(space.batch.columns.values())
         }
         first = space.names[0]
-        elements = levels
-        if not isinstance(levels, StoredColumn):
-            elements = np.maximum(self.grouping.elements_of(first)[levels], 0)
+        alone = {self.values[n]: local[n] for n in space.names}
+        if isinstance(levels, StoredColumn):
+            return self._instance(space, wanted, known | alone, levels)
+        elements = np.maximum(self.grouping.elements_of(first)[levels], 0)
         if elements.ndim == 1:
-            known |= {self.values[n]: local[n] for n in space.names}
-            return self._instance(space, wanted, known, elements)
+            return self._instance(space, wanted, known | alone, elements)
         each = [
             self._instance(space, wanted, {**known, self.values[first]: local[first][:, c]}, index)
             for c, index in enumerate(elements.T)
@@ -254,14 +255,14 @@ class Tables:
             elif new in above:
                 value = arrays[old] if old in arrays else evaluate([old], arrays)[0]
                 axis = space.trace.axes[old]
-                if isinstance(index, StoredColumn):
-                    value = OfLevels(np.moveaxis(value, axis, 0), index)
-                    column = tensor_input(old.name, value.dtype, value.shape)
-                    memo[new] = pt.moveaxis(column, 0, axis) if axis else column
-                else:
-                    value = np.take(value, index, axis=axis)
-                    memo[new] = column = tensor_input(old.name, value.dtype, value.shape)
-                arrays[column] = value
+                stored = isinstance(index, StoredColumn)
+                read: Any = (
+                    OfLevels(np.moveaxis(value, axis, 0), index) if isinstance(index, StoredColumn)
+                    else np.take(value, index, axis=axis)
+                )  # fmt: skip
+                column = tensor_input(old.name, read.dtype, read.shape)
+                memo[new] = pt.moveaxis(column, 0, axis) if stored and axis else column
+                arrays[column] = read
         return rebuild(wanted, memo, fold, remake=True)
 
 

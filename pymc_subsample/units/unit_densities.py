@@ -15,7 +15,6 @@ from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.reading import log_volume
 
-
 # Rows on disk that are evaluated together, at all nodes of their units. A choice: 2 MB for each
 # column, which stay in memory meanwhile.
 PIECE_ROWS = 2**18
@@ -353,7 +352,9 @@ def _with_rows(graphs: UnitGraphs) -> np.ndarray:
 def _part(part: RowGraph, functions: UnitFunctions) -> Part:
     if part.stored is not None:
         columns, rows = part.stored.read(functions.levels)
-        unit = np.repeat(np.arange(len(functions.levels)), part.stored.runs.counts(functions.levels))
+        unit = np.repeat(
+            np.arange(len(functions.levels)), part.stored.runs.counts(functions.levels)
+        )
         return Part(columns, unit, rows, np.ones(len(rows), dtype=int))
     unit = functions.position[part.index]
     rows = np.flatnonzero(unit >= 0)
