@@ -22,15 +22,13 @@ from pymc_subsample.model.terms import RowTerm
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.rows.columns import StoredColumn
 from pymc_subsample.rows.runs import Runs
+from pymc_subsample.units.alike import LOOKED, are_alike, first_of_alike
 from pymc_subsample.units.discovery import gathers
 from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.states import states_of
 from pymc_subsample.units.stored_rows import StoredRows
 from pymc_subsample.units.tables import Tables, settled
-
-# Of so many rows it is seen whether enough are alike: a tenth, which saves as much time.
-_LOOKED, _SAVED = 20_000, 0.1
 
 
 @dataclass
@@ -60,29 +58,20 @@ class RowGraph:
 
         Itself if few are.
         """
-        if (n := len(self.index)) == 0 or self.stored is not None:
+        if self.stored is not None:
+            return replace(self, stored=self.stored.merged)
+        if (n := len(self.index)) == 0:
             return self
-        looked = min(n, _LOOKED)
-        if len(self._first(looked)[0]) > (1 - _SAVED) * looked:
+        looked = min(n, LOOKED)
+        columns = [np.moveaxis(c.array, c.axis, 0) for c in self.columns.values()]
+        if not are_alike(self.index[:looked], [x[:looked] for x in columns]):
             return self
-        rows, times = self._first(n)
-        columns = {
+        rows, times = first_of_alike(self.index, columns)
+        some = {
             v: Column(np.take(c.array, rows, axis=c.axis), c.axis) for v, c in self.columns.items()
         }
         chosen = None if self.chosen is None else self.chosen[rows]
-        return replace(self, columns=columns, index=self.index[rows], times=times, chosen=chosen)
-
-    def _first(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first of those that are alike, of n rows, and how many of each there are."""
-        arrays = [np.moveaxis(c.array, c.axis, 0)[:n].reshape(n, -1) for c in self.columns.values()]
-        numbers = np.hstack([
-            np.ascontiguousarray(x).view(np.uint8).reshape(n, -1)
-            for x in (self.index[:n, None], *arrays)
-        ])  # fmt: skip
-        keys = np.ascontiguousarray(numbers).view(f"V{numbers.shape[1]}").ravel()
-        _, rows, times = np.unique(keys, return_index=True, return_counts=True)
-        order = np.argsort(rows)
-        return rows[order], times[order]
+        return replace(self, columns=some, index=self.index[rows], times=times, chosen=chosen)
 
 
 @dataclass

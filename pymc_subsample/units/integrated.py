@@ -21,7 +21,7 @@ from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.graph.vectorised import broadcasts, vectorised
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
-from pymc_subsample.units.layout import Table, mode_numbers, row_numbers, tables
+from pymc_subsample.units.layout import Table, mode_numbers, row_numbers, state_numbers, tables
 from pymc_subsample.units.moving import newton
 from pymc_subsample.units.quadrature import nodes, nodes_of
 from pymc_subsample.units.reading import Reading
@@ -149,13 +149,13 @@ def _nodes(
     levels, per_dimension = marginal.functions.levels[table.units], marginal.integral.per_dimension
     active = None if graphs.active is None else graphs.active[levels]
     if graphs.states is not None:
-        points, log_weights = nodes_of(graphs, per_dimension, active)
-        for k, (state, log_weight) in enumerate(zip(points, log_weights, strict=True)):
+        points, _ = nodes_of(graphs, per_dimension, active)
+        weights = state_numbers(marginal, table)
+        for k, (state, (what, log_weights)) in enumerate(zip(points, weights, strict=True)):
             each = np.broadcast_to(state.reshape(-1, len(every)), (len(levels), len(every)))
-            weights = np.broadcast_to(np.reshape(log_weight, (-1, 1)), (len(levels), 1))
             yield (
                 [_same_or(data, f"state{k}_{i}", each[:, [i]]) for i in every],
-                data(f"nothing{k}", np.ascontiguousarray(weights)),
+                data(what, log_weights),
             )
         return
     elements = None if active is None else np.argsort(~active, axis=1, kind="stable")

@@ -7,6 +7,7 @@ import numpy as np
 
 from pymc_subsample.model.table_lengths import filled_up
 from pymc_subsample.units.accuracy import Marginal
+from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.unit_densities import Part, UnitFunctions
 
 
@@ -97,3 +98,14 @@ def mode_numbers(
         for j in every:
             yield f"spread{i}_{j}", modes.S[units, own[:, i], own[:, j]]
     yield "volume", modes.log_volume
+
+
+def state_numbers(marginal: Marginal, table: Table) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield logarithms of weights of each state of a table's units, (units, 1)."""
+    functions, n = marginal.functions, len(table.units)
+    active = functions.active
+    active = None if active is None else active[table.units]
+    _, log_weights = nodes_of(functions.graphs, marginal.integral.per_dimension, active)
+    for k, each in enumerate(log_weights):
+        weights = np.broadcast_to(np.reshape(each, (-1, 1)), (n, 1))
+        yield f"nothing{k}", np.ascontiguousarray(weights)

@@ -19,7 +19,7 @@ from pymc_subsample.units.modes import find_all_modes
 from pymc_subsample.units.quadrature import nodes, nodes_of
 from pymc_subsample.units.reading import Reading, read, standardised, warn_of_codes
 from pymc_subsample.units.reference import find_reference, start_of
-from pymc_subsample.units.stored_check import in_memory
+from pymc_subsample.units.stored_check import in_memory, refuse_other_terms
 from pymc_subsample.units.stored_tables import StoredTables
 from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.unread import without_unread
@@ -147,6 +147,7 @@ def integrated(
     reading: Reading, grouping: Grouping, per_dimension: int | None, rng: np.random.Generator
 ) -> Marginal:
     """Return integrals over the variables of a grouping."""
+    refuse_other_terms(reading, grouping)
     whole, reading = reading, standardised(reading, grouping.names)
     functions = UnitFunctions(unit_graphs(reading, grouping))
     runs = grouping.runs

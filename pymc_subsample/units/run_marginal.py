@@ -107,8 +107,8 @@ def refuse_other_rows(idata: xr.DataTree, n_rows: int, said: str) -> None:
     if known not in (None, n_rows):
         raise ValueError(
             f"{said}: units of the run have {known:,} rows in all, and those of the model "
-            f"{n_rows:,}. Pass the model and the data that were sampled, rows on disk by data= where there is "
-            "such an argument. Where there is none, keep draws of local variables in the run."
+            f"{n_rows:,}. Pass the model and the data that were sampled, rows on disk by data= if "
+            "there is such an argument. If there is none, keep draws of local variables in the run."
         )
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.graph.concrete import ReadsAllRows
+from pymc_subsample.graph.concrete import ReadsAllRows, on_disk
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.rows import Rows
@@ -100,6 +101,19 @@ class Units:
             return f"rows ({rows:,} with {own} integrated out)"
         laid_out = f" in {tables} tables" if tables > 1 else ""
         return f"levels of {own} ({rows:,} rows){laid_out}"
+
+    @property
+    def sample(self) -> set[Variable]:
+        """`pm.Data` of the model that hold a sample of rows on disk."""
+        if self._integrals is None:
+            return set()
+        placed = self._integrals.functions.graphs.reading.placed
+        return {v for v, column in placed.items() if on_disk(column)}
+
+    def refuse_changes(self) -> None:
+        """Refuse rows on disk that changed since units were made of them."""
+        if self._integrals is not None and (runs := self._integrals.functions.graphs.grouping.runs):
+            runs.column.store.refuse_changes()
 
     @property
     def lengths(self) -> set[int]:

@@ -9,12 +9,25 @@ from pymc_subsample.model import TallModelError
 from pymc_subsample.rows.runs import Runs
 from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.graphs import unit_graphs
+from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.reading import Reading, read, standardised
-from pymc_subsample.units.stored_rows import reads_disk
-from pymc_subsample.units.unit_densities import PIECE_ROWS, UnitFunctions
+from pymc_subsample.units.stored_rows import PIECE_ROWS, reads_disk
+from pymc_subsample.units.unit_densities import UnitFunctions
 
 # Units whose rows are held in memory. Sums of many terms agree to this share of their size.
 _UNITS, _TOLERANCE = 200, 1e-8
+
+
+def refuse_other_terms(reading: Reading, grouping: Grouping) -> None:
+    """Refuse terms that read rows on disk and are not among those of units."""
+    for i, term in enumerate(reading.terms):
+        if i not in grouping.index and reads_disk(term.graph, reading.arrays):
+            raise TallModelError(
+                f"{term.name!r} reads rows on disk, and not "
+                f"{' or '.join(map(repr, grouping.names))}, which is integrated out of rows on "
+                "disk: all terms of these must read it. Leave the term out, hold the model in "
+                "memory, or give integrate=False."
+            )
 
 
 def in_memory(whole: Reading, functions: UnitFunctions, runs: Runs) -> UnitFunctions:
@@ -25,13 +38,6 @@ def in_memory(whole: Reading, functions: UnitFunctions, runs: Runs) -> UnitFunct
     """
     graphs = functions.graphs
     names = graphs.grouping.names
-    for i, term in enumerate(whole.terms):
-        if i not in graphs.grouping.index and reads_disk(term.graph, whole.arrays):
-            raise TallModelError(
-                f"{term.name!r} reads rows on disk, and not {' or '.join(map(repr, names))}, which "
-                "is integrated out of rows on disk: all of these must read it. Hold the model in "
-                "memory, leave the term out, or give integrate=False."
-            )
     rng = np.random.default_rng(0)
     some = rng.permutation(len(functions.levels))[:_UNITS]
     within = np.cumsum(functions.n_rows[some]) <= PIECE_ROWS

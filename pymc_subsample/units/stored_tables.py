@@ -25,8 +25,8 @@ from pymc_subsample.rows.on_disk import sample_index
 from pymc_subsample.rows.store import UNITS
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.integrated import log_likelihood
-from pymc_subsample.units.layout import Table, mode_numbers, row_numbers
-from pymc_subsample.units.unit_densities import PIECE_ROWS
+from pymc_subsample.units.layout import Table, mode_numbers, row_numbers, state_numbers
+from pymc_subsample.units.stored_rows import PIECE_ROWS
 
 # Units on which the model is written, and as many numbers of all units as it holds in memory: some
 # more than those up to which rows are evaluated in full.
@@ -81,9 +81,9 @@ def _blocks(marginal: Marginal, table: Table) -> Iterator[dict[str, np.ndarray]]
             if part.stored is not None:
                 types = {f"{t}_{c}": kind for c, kind in enumerate(part.stored.types)}
                 block |= {what: block[what].astype(types[what]) for what in types if what in block}
-        if graphs.states is None:
-            every = np.broadcast_to(np.arange(graphs.size), (len(some.units), graphs.size))
-            block |= dict(mode_numbers(own, some, every))
+        every = np.broadcast_to(np.arange(graphs.size), (len(some.units), graphs.size))
+        modes = graphs.states is None
+        block |= dict(mode_numbers(own, some, every) if modes else state_numbers(own, some))
         yield block
 
 

@@ -14,10 +14,7 @@ from pymc_subsample.graph.numpy_functions import NumpyFunction, freeze, numpy_fu
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.reading import log_volume
-
-# Rows on disk that are evaluated together, at all nodes of their units. A choice: 2 MB for each
-# column, which stay in memory meanwhile.
-PIECE_ROWS = 2**18
+from pymc_subsample.units.stored_rows import PIECE_ROWS
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,7 @@ class UnitFunctions:
     def counts(self, part: int, *, often: bool = False) -> np.ndarray:
         """Return rows of each unit of a part; with `often` as often as they count."""
         if (stored := self.parts[part].stored) is not None:
-            return stored.runs.counts(self.levels)
+            return stored.runs.counts(self.levels) if often else stored.counts(self.levels)
         data = self.data[part]
         weights = data.times if often else None
         return np.bincount(data.unit, weights=weights, minlength=len(self.levels)).astype(int)
@@ -351,11 +348,7 @@ def _with_rows(graphs: UnitGraphs) -> np.ndarray:
 
 def _part(part: RowGraph, functions: UnitFunctions) -> Part:
     if part.stored is not None:
-        columns, rows = part.stored.read(functions.levels)
-        unit = np.repeat(
-            np.arange(len(functions.levels)), part.stored.runs.counts(functions.levels)
-        )
-        return Part(columns, unit, rows, np.ones(len(rows), dtype=int))
+        return Part(*part.stored.read(functions.levels))
     unit = functions.position[part.index]
     rows = np.flatnonzero(unit >= 0)
     rows = rows[np.argsort(unit[rows], kind="stable")]
