@@ -303,7 +303,9 @@ class Columns:
         return found if found.ndim else found.item()
 
     def __repr__(self) -> str:
-        lines = [f"Rows: {len(self):,} rows of {self._store.row_bytes} bytes at {self.path}"]
+        by = self._store.by
+        order = "" if by is None else f", sorted by {by!r}"
+        lines = [f"Rows: {len(self):,} rows of {self._store.row_bytes} bytes at {self.path}{order}"]
         for name, column in list(self._columns.items())[:LISTED]:
             fields = ", ".join(f.name for f in column.fields)
             of = f" of {fields}" if (name,) != tuple(f.name for f in column.fields) else ""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pymc_subsample.rows.folders import complaints, sync, sync_folder, write
+from pymc_subsample.rows.folders import complaints, require_space, sync, sync_folder, write
 from pymc_subsample.rows.row_format import Field, columns_of, listed, view
 from pymc_subsample.rows.sources.blocks import Options
 from pymc_subsample.rows.store import HEADER, ROWS, Store, StoreError
@@ -108,9 +108,11 @@ def _write_runs(
             rows.end_segment(folder / ROWS)
 
     with file, progress("Sorting", path, n_rows, progressbar) as advance:
-        for block in blocks:
+        for k, block in enumerate(blocks):
             records = rows.records(block)
             _key(rows.fields, by)
+            if n_rows is not None and not k:
+                require_space(path, 2 * n_rows * rows.row_bytes)
             waiting.append(records)
             size += records.nbytes
             if size >= _RUN_BYTES:

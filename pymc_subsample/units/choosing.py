@@ -90,13 +90,17 @@ def paying_one(reading: Reading, groupings: Sequence[Grouping]) -> Grouping | No
     """
     paying = [g for g in groupings if g.pays and not _holds_all(reading, g)]
     if len(paying) > 1:
-        raise TallModelError(
-            f"Variables of several groupings have many levels of few rows: "
-            f"{'; '.join(g.described for g in paying)}. Integrals are over one grouping, and the "
-            "levels of another are parameters, which so few rows do not tell. Name the one in "
-            "integrate= and sample all rows, or leave a grouping out."
-        )
+        raise several_pay([g.described for g in paying])
     return paying[0] if paying else None
+
+
+def several_pay(described: Sequence[str]) -> TallModelError:
+    """Return what to say of several groupings of many levels of few rows."""
+    return TallModelError(
+        f"Variables of several groupings have many levels of few rows: {'; '.join(described)}. "
+        "Integrals are over one grouping, and the levels of another are parameters, which so few "
+        "rows do not tell. Name the one in integrate= and sample all rows, or leave a grouping out."
+    )
 
 
 def would_pay(reading: Reading, names: Iterable[str]) -> list[str]:

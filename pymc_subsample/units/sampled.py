@@ -17,7 +17,7 @@ from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.rows import Rows
 from pymc_subsample.units.accuracy import MOST, TOLERABLE, Marginal, error_at
-from pymc_subsample.units.choosing import chosen, may_pay, paying_one, would_pay
+from pymc_subsample.units.choosing import chosen, may_pay, paying_one, several_pay, would_pay
 from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.drawing import LocalDraws, generator_at
 from pymc_subsample.units.groupings import Grouping
@@ -276,11 +276,16 @@ def _automatic(model: pm.Model, said: str, data: Rows | None) -> tuple[Reading, 
     try:
         reading = read_bound(model, data)
         groupings, reasons = find_groupings(reading)
-    except (TallModelError, ReadsAllRows, ValueError):
-        # of which the step itself has more to say
+    except (TallModelError, ReadsAllRows):  # of which the step itself has more to say
+        return None
+    except ValueError:  # of a length of the sample, in a model of rows on disk
+        if data is None:
+            raise
         return None
     if reading.apart:
         name, reason = next((n, r) for n, r in reasons.items() if reading.apart[0] in r)
+        if others := [g for g in groupings if g.pays]:
+            raise several_pay([*(g.described for g in others), f"{name!r} (apart on disk)"])
         raise TallModelError(
             f"{name!r} {reason}. Or give integrate=False, which samples all of its levels as "
             "parameters."

@@ -19,9 +19,10 @@ _UNITS, _TOLERANCE = 200, 1e-8
 
 
 def refuse_other_terms(reading: Reading, grouping: Grouping) -> None:
-    """Refuse terms that read rows on disk and are not among those of units."""
+    """Refuse terms that read rows on disk, and not by the levels of units."""
     for i, term in enumerate(reading.terms):
-        if i not in grouping.index and reads_disk(term.graph, reading.arrays):
+        by_level = i in grouping.index and grouping.runs is not None
+        if not by_level and reads_disk(term.graph, reading.arrays):
             raise TallModelError(
                 f"{term.name!r} reads rows on disk, and not "
                 f"{' or '.join(map(repr, grouping.names))}, which is integrated out of rows on "

@@ -96,7 +96,7 @@ class _Folder:
             for left in parent.glob("*.lock"):
                 _remove_left(left)
             self.path = parent / token_hex(8)
-            lock = FileLock(self.path.with_suffix(".lock"))
+            lock = FileLock(self.path.with_suffix(".lock"), thread_local=False)
             lock.acquire()
             self.path.mkdir()
         except PermissionError as error:

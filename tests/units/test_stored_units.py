@@ -239,6 +239,18 @@ def test_rows_that_are_apart_are_refused_with_what_to_do(make, integrate, tmp_pa
         pms.HMCECS(data=rows, integrate=integrate)
 
 
+def test_of_two_groupings_that_cannot_both_be_together_it_is_said_that_they_cross(tmp_path):
+    film = np.random.default_rng(0).integers(0, 300, len(table()))
+    rows = of(table().assign(film=film), tmp_path / "y.rows")
+    s = rows.sample(300)
+    with centred(s) as model:
+        logit = model["u"][model["unit"]] + pm.Normal("w", shape=300)[pm.Data("film", s["film"])]
+        pm.Bernoulli("also", logit_p=logit, observed=model["late"])
+    said = r"several groupings have many levels of few rows: 'u' .*; 'w' \(apart on disk\)"
+    with pytest.raises(TallModelError, match=said):
+        pms.HMCECS(model=model, data=rows)
+
+
 def test_rows_may_be_in_order_without_having_been_sorted(tmp_path):
     frame = table().sort_values("unit", kind="stable")
     rows = of(frame, tmp_path / "y.rows", by=None)
