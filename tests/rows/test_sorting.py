@@ -204,6 +204,25 @@ def test_a_conversion_that_is_killed_while_it_merges_goes_on(left, tmp_path, cap
     assert not runs.exists()
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_runs_stay_if_a_user_interrupts_and_go_with_an_error(error, tmp_path, monkeypatch):
+    frame = pd.DataFrame({k: x for k, x in table().items() if x.ndim == 1})
+
+    def failing(store, by):
+        yield from ()
+        raise error
+
+    path = tmp_path / "x.rows"
+    with monkeypatch.context() as patched:
+        patched.setattr(sorting, "merged", failing)
+        with pytest.raises(error):
+            Rows.from_pandas(frame, cache=path, by="key")
+    runs = tmp_path / ".x.rows.sorting"
+    assert runs.exists() == (error is KeyboardInterrupt)
+    assert_sorted(Rows.from_pandas(frame, cache=path, by="key"), frame.to_dict("series"))
+    assert not runs.exists()
+
+
 def test_blocks_are_read_again(tmp_path):
     """Of which it cannot be told whether they are the same."""
     folder = tmp_path / ".x.rows.sorting"
