@@ -33,3 +33,14 @@ def test_steps_do_not_load_what_only_results_need(names):
     found = loaded(f"import pymc\nimport pymc_subsample as pms\npms.{names}")
     assert "pymc_subsample.chain.engine" in found
     assert not found & HEAVY
+
+
+def test_the_table_of_samplers_loads_no_transition():
+    """Reports read it, of runs of whichever sampler: to compile one's transition takes seconds."""
+    found = loaded("import pymc_subsample.samplers.registry")
+    assert "pymc_subsample.samplers.gibbs.sampler" in found
+    assert not {name for name in found if name.startswith("pymc_subsample.samplers")} & {
+        *(f"pymc_subsample.samplers.{folder}.kernel" for folder in
+          ("hmc_ecs", "minibatch", "gibbs", "firefly", "scalable", "gradients")),
+        "pymc_subsample.samplers.minibatch.acceptance",
+    }  # fmt: skip

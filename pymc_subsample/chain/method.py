@@ -98,6 +98,8 @@ class Method:
     connected: Callable[[Any], None] = lambda step: None
     # Attributes that `connected` makes, wherever a step is unpickled.
     anew: tuple[str, ...] = ()
+    # ``compile(step)`` compiles transitions, where that takes long.
+    compile: Callable[[Any], None] = lambda step: None
     # ``forget(step)`` drops what is cached of the state.
     forget: Callable[[Any], None] = lambda step: None
 
@@ -106,7 +108,16 @@ class Method:
 
 
 _PARTS = {
-    "step": ("functions", "check", "steady", "by_gradients", "taylor", "connected", "forget"),
+    "step": (
+        "functions",
+        "check",
+        "steady",
+        "by_gradients",
+        "taylor",
+        "connected",
+        "compile",
+        "forget",
+    ),
     "step, point": ("enter",),
     "step, tune, draws": ("begin",),
     "step, theta, size": ("transitions",),

@@ -41,6 +41,10 @@ DRAWS = 1000
 FEW_GRADIENTS = 7
 _TIMED_ROWS = 200_000
 _TIMED_SECONDS = 0.05
+# Of a model with a variable for each of many units, sampled as it is written: gradients per draw,
+# of tuning and after (22, 26 and 28 in logistic panels, choices and missing covariates), seconds of
+# PyMC's own code beside each (50 to 110 us), and for each row at least (1 to 40 ns in fourteen).
+_GRADIENTS_AS_WRITTEN, _BESIDE, _LEAST_PER_ROW = 25, 8e-5, 1e-9
 # Draws of a step that are timed, the first few that are not counted, and time that is enough. A
 # choice: the first ones load code.
 _PROBE, _FIRST, _PROBE_SECONDS = 12, 4, 5.0
@@ -107,6 +111,32 @@ def seconds_per_full_gradient(expansion: Expansion, reference: Reference) -> flo
 def counted_gradient(operations: int, n_rows: int) -> float:
     """Seconds of the same by a count, of so many operations a row: for what must not vary."""
     return SLOWER * _PER_OPERATION * operations * n_rows
+
+
+def seconds_as_written(model: pm.Model, rows: int, at_most: float) -> float:
+    """Seconds of NUTS on a model whose units have variables of their own: 2 x 1,000 draws.
+
+    Its log density and gradient are compiled, and timed where PyMC starts: some 1 to 5 s. Draws of
+    some parameters can be worth much less than as many effective ones. Infinite where so many rows
+    take more than is asked about, and where PyMC has no gradient of all variables.
+    """
+    gradients = 2 * DRAWS * _GRADIENTS_AS_WRITTEN
+    least = COMPILE_SECONDS + gradients * (rows * _LEAST_PER_ROW + _BESIDE)
+    if least > at_most or model.discrete_value_vars:
+        return np.inf
+    rng = np.random.default_rng(0)
+    density = model.logp_dlogp_function(ravel_inputs=True)
+    density.set_extra_values({})
+    start = [np.ravel(model.initial_point()[v.name]) for v in model.continuous_value_vars]
+    point = np.concatenate(start)
+    point += rng.uniform(-1, 1, len(point))  # as in PyMC's default, "jitter+adapt_diag"
+    with np.errstate(all="ignore"):
+        density(point)  # compiles it
+        passes, began = 0, thread_time()
+        while (spent := thread_time() - began) < _TIMED_SECONDS or not passes:
+            density(point)
+            passes += 1
+    return COMPILE_SECONDS + gradients * (spent / passes + _BESIDE)
 
 
 class _Expanded:

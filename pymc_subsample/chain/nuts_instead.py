@@ -8,7 +8,13 @@ import numpy as np
 
 from pymc_subsample.chain.integrating import each as each_of
 from pymc_subsample.chain.notices import Notice
-from pymc_subsample.chain.nuts_cost import DRAWS, LEAST_SLOWER, SLOWER, seconds_per_draw
+from pymc_subsample.chain.nuts_cost import (
+    DRAWS,
+    LEAST_SLOWER,
+    SLOWER,
+    seconds_as_written,
+    seconds_per_draw,
+)
 from pymc_subsample.chain.nuts_trial import Gradients, projection_of
 from pymc_subsample.chain.pm_sample import has_draws
 from pymc_subsample.chain.progress import doing
@@ -138,17 +144,20 @@ def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Besi
     likely = found.full_seconds * (SLOWER / LEAST_SLOWER if found.bound else 1.0)
     faster = step.exact and found.seconds < likely
     if pays(found.seconds, likely) or faster:
-        return Beside(f"{times}. {type(step).__name__} is the faster of the two{_untimed(step)}")
+        written = as_written(step, found.seconds)
+        if written >= found.seconds:
+            return Beside(f"{times}. {type(step).__name__} is the faster of the two")
+        own = f"as many draws with {nuts()[1]}, {' and '.join(step.units.names)} sampled too"
+        return Beside(f"{times}. But {own}, take about {amount(written)} s: try that", as_good=True)
     use = code if pays(likely, found.seconds) else ""
     return Beside(f"{times}. Use {code}, which is exact", use, True)
 
 
-def _untimed(step: "ChainStep") -> str:
-    """Name what nothing was measured of: NUTS on a model with its local variables in it."""
+def as_written(step: "ChainStep", at_most: float) -> float:
+    """Seconds of NUTS on a model with its local variables in it; infinite if that is more."""
     if step.units is None or not step.units.integrates:
-        return ""
-    names = " and ".join(step.units.names)
-    return f"; pm.sample() of the model as it is, {names} sampled too, was not timed: try it"
+        return np.inf
+    return seconds_as_written(step.model, step.units.rows, at_most)
 
 
 def _all(step: "ChainStep") -> str:

@@ -1,6 +1,9 @@
 """One set-up for two steps of a model: the second takes over what the first one has made."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -13,6 +16,25 @@ class Shared(NamedTuple):
     step: "ChainStep"
     # Seconds, by a count, that what is left of the set-up may take: beyond it is refused.
     patience: float = math.inf
+
+
+_undecided: ContextVar[bool] = ContextVar("undecided", default=False)
+
+
+@contextmanager
+def undecided() -> Iterator[None]:
+    """Set up steps of which one will run: compiled transitions are left to who decides."""
+    token = _undecided.set(True)
+    try:
+        yield
+    finally:
+        _undecided.reset(token)
+
+
+def ready(step: "ChainStep") -> None:
+    """Compile a step's transitions, before chains begin: once for all of them."""
+    if not _undecided.get():
+        step.method.compile(step)
 
 
 def sharer(step: "ChainStep") -> "ChainStep | None":

@@ -19,11 +19,11 @@ from pymc_subsample.chain.nuts_cost import (
     FEW_GRADIENTS,
     seconds_per_draw,
 )
-from pymc_subsample.chain.nuts_instead import beside_all_rows, nuts
+from pymc_subsample.chain.nuts_instead import as_written, beside_all_rows, nuts
 from pymc_subsample.chain.nuts_trial import Gradients, projection_of
 from pymc_subsample.chain.progress import announced, doing
 from pymc_subsample.chain.shared_arguments import SharedContinuous, read_arguments, shares
-from pymc_subsample.chain.sharing import Shared
+from pymc_subsample.chain.sharing import Shared, ready, undecided
 from pymc_subsample.choice.few_rows import few_rows
 from pymc_subsample.diagnostics.checks import amount
 from pymc_subsample.model import TallModelError
@@ -173,6 +173,7 @@ def subsampling_step(
             _say_nuts(f"HMCECS would save nothing{beside.said}")
             return None
         choice = chosen(first, given, unsaid)
+        ready(choice.step)
         kind = type(choice.step).__name__
         instead = _less(choice.step, start)
         if instead and few:
@@ -228,7 +229,7 @@ def _chosen(**given: Any) -> dict[str, Any]:
 
 
 def _quietly[Step: ChainStep](kind: type[Step], given: Mapping[str, Any]) -> tuple[Step, Unsaid]:
-    with held_back() as unsaid:
+    with held_back() as unsaid, undecided():
         step = kind(**given)
     return step, unsaid
 
@@ -247,12 +248,13 @@ def _less(step: ChainStep, start: float) -> str:
     with doing(f"comparing it with {name}"):
         per_draw, steps = seconds_per_draw(step, 0)
         ours, full = spent + 2 * DRAWS * per_draw, projection_of(step)
+        took = f". {DRAWS:,} draws take about {amount(ours)} s in all"
+        if step.units is not None and (written := as_written(step, ours)) < ours:
+            own = f"{' and '.join(step.units.names)} sampled too"
+            return f"{took}, and with {nuts()[1]}, {own}, about {amount(written)} s"
         if COMPILE_SECONDS + 2 * DRAWS * FEW_GRADIENTS * full.per_gradient > 2 * ours:
             return ""
         found = full.projected(_TRIED_SECONDS, Gradients(steps, steps))
     if found.bound or found.seconds() >= ours:
         return ""
-    return (
-        f". {DRAWS:,} draws take about {amount(ours)} s in all, and with {code}, on all "
-        f"{each(step)}, about {amount(found.seconds())} s"
-    )
+    return f"{took}, and with {code}, on all {each(step)}, about {amount(found.seconds())} s"

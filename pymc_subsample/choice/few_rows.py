@@ -6,12 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 
-from pymc_subsample.chain.nuts_cost import COMPILE_SECONDS, DRAWS
+from pymc_subsample.chain.nuts_cost import COMPILE_SECONDS, DRAWS, seconds_as_written
 from pymc_subsample.chain.nuts_instead import SAVED_SECONDS, nuts
 from pymc_subsample.diagnostics.checks import amount
 from pymc_subsample.graph.concrete import root_array
 from pymc_subsample.model.binding import require_rows
 from pymc_subsample.rows import Rows
+from pymc_subsample.units.choosing import may_pay
 
 # Seconds per row and gradient, up to ten parameters, that few models exceed; gradients per draw of
 # NUTS that are many, and that are usual: trees of a depth of nearly seven, and of four. A choice
@@ -20,36 +21,60 @@ _PER_ROW, _TEN, _MANY, USUAL = 5e-8, 10, 100, 15
 
 
 class FewRows(NamedTuple):
-    """How many they are, and what NUTS on all of them takes: with its compilation, mostly."""
+    """What NUTS on all rows takes where they are few."""
 
-    rows: int
+    rows: int | None  # None where their number is not known before a model is read.
     seconds: float
 
     @property
+    def takes(self) -> str:
+        """Their number, and what is taken, in words."""
+        rows = "" if self.rows is None else f" ({self.rows:,})"
+        mostly = ", most of which is compilation" if self.seconds < 2 * COMPILE_SECONDS else ""
+        return f"{rows} take {{}}about {amount(self.seconds)} s{mostly}"
+
+    @property
     def said(self) -> str:
-        """The same in words."""
+        """The same of the NUTS that takes it."""
         name, code = nuts()
-        takes = f"about {amount(self.seconds)} s, most of which is compilation"
-        return f"So few rows ({self.rows:,}) take {name} {takes} ({code})"
+        return f"So few rows{self.takes.format(f'{name} ')} ({code})"
 
 
 def few_rows(
     model: pm.Model, terms: Iterable[str], data: Rows | Sequence[Rows] | None
 ) -> FewRows | None:
-    """Say so where many gradients per draw would not take 10 s; None too where it is not known."""
-    sizes = [] if data is None else [len(require_rows(data))]
-    for name in terms if data is None else ():
+    """Say so where NUTS on all rows takes 10 s at most; None too where that is not known.
+
+    By a count of many gradients per draw. Where units may have variables of their own, of which a
+    row reads few, by a gradient that is timed.
+    """
+    rows = _number(model, terms, data)
+    if rows is not None:
+        gradient = rows * _PER_ROW * max(1.0, size(model) / _TEN)
+        if 2 * DRAWS * _MANY * gradient <= SAVED_SECONDS:
+            return FewRows(rows, COMPILE_SECONDS + 2 * DRAWS * USUAL * gradient)
+    if data is not None or not may_pay(model):
+        return None
+    at_most = COMPILE_SECONDS + SAVED_SECONDS
+    seconds = seconds_as_written(model, rows or 1, at_most)
+    return FewRows(rows, seconds) if seconds <= at_most else None
+
+
+def _number(
+    model: pm.Model, terms: Iterable[str], data: Rows | Sequence[Rows] | None
+) -> int | None:
+    """Return the number of rows, if it is known before the model is read."""
+    if data is not None:
+        return len(require_rows(data))
+    sizes = []
+    for name in terms:
         variable = model[name]
         observed = variable in model.observed_RVs
         array = root_array(model.rvs_to_values[variable]) if observed else None
         if array is None or not np.ndim(array):
             return None
         sizes.append(len(array))
-    rows = max(sizes)
-    gradient = rows * _PER_ROW * max(1.0, size(model) / _TEN)
-    if 2 * DRAWS * _MANY * gradient > SAVED_SECONDS:
-        return None
-    return FewRows(rows, COMPILE_SECONDS + 2 * DRAWS * USUAL * gradient)
+    return max(sizes)
 
 
 def size(model: pm.Model) -> int:

@@ -144,15 +144,18 @@ def compile_gather(
         for k in used:
             lines += _batch(k, columns.places[k][0], raw_axes[k], len(table), several)
             table += columns.whole(k)
-        # A graph for each of hundreds of elements would compile for minutes.
         outputs = [
-            graph.reshape((graph.shape[0], -1))[:, list(elements)]
-            for graph, (_, _, elements) in zip(graphs, derived, strict=True)
+            _flat(graph, elements) for graph, (_, _, elements) in zip(graphs, derived, strict=True)
         ]
         environment["inner"], key = lower([raw[k] for k in used], outputs)
         results = ", ".join(f"r{j}" for j in range(len(derived)))
         lines.append(f"    {results}, = inner({', '.join(f'a{k}' for k in used)})")
-        for j, (_, positions, _) in enumerate(derived):
+        for j, (graph, positions, _) in enumerate(derived):
+            if graph.type.ndim == 1:
+                lines += [
+                    "    for i in range(m):", f"        rows[{positions[0]}, i] = r{j}[i]",
+                ]  # fmt: skip
+                continue
             for first, last in _consecutive(positions):
                 start = positions[first]
                 lines += [
@@ -162,6 +165,16 @@ def compile_gather(
                 ]
     gather = compile_source("gather", "\n".join(lines), environment, GATHER, key)
     return gather, np.array(table, dtype=np.int64)
+
+
+def _flat(graph: Variable, elements: Sequence[int]) -> Variable:
+    """Return elements of rows, (m, k); (m,) as it is, which compiles sooner.
+
+    A graph for each of hundreds of elements would compile for minutes.
+    """
+    if graph.type.ndim == 1:
+        return graph
+    return graph.reshape((graph.shape[0], -1))[:, list(elements)]
 
 
 def _consecutive(positions: Sequence[int]) -> list[tuple[int, int]]:

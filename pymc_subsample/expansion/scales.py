@@ -15,7 +15,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion import Expansion, linear_predictors
-from pymc_subsample.expansion.estimators import ROW_BOUND, VARIANCE_AIM
+from pymc_subsample.expansion.estimators import ROW_BOUND, SMALLEST_SUBSAMPLE, VARIANCE_AIM
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.scales import SCALES, Scale, fitting
@@ -44,7 +44,7 @@ def better_scales(
     """Return on which scales rows should see parameters, by their numbers in `tall.phi_graphs`.
 
     Empty where residuals at points theta, shape (k, d), and far ones, (j, d), are small already, or
-    no scale makes a subsample half as large.
+    no scale makes a subsample half as large, which has 100 rows at least.
     """
     n, center = expansion.n_rows, reference.center
     many = min(n, _MOST_ROWS)
@@ -63,11 +63,11 @@ def better_scales(
             others = order[int(share * many) :]
             spread = np.var(inside[:, others], axis=1).max() * (n / temperature) ** 2 / VARIANCE_AIM
             alone = np.abs(outside[:, others]).max(initial=0.0) * n / temperature / ROW_BOUND
-            found.append(share * n + max(spread, alone))
+            found.append(share * n + max(spread, alone, SMALLEST_SUBSAMPLE))
         return float(min(found))
 
     before = size(expansion.residuals(rows, center, points))
-    if before <= _LARGE_SHARE * n:
+    if before <= max(_LARGE_SHARE * n, SMALLEST_SUBSAMPLE):
         return {}
     places, bent = list(tall.phi_slices.values()), _Bent(expansion, rows, center, points)
     found, best = dict[int, str](), before

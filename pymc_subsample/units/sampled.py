@@ -92,10 +92,15 @@ class Units:
         """Whether rows are subsampled, some with local variables of their own, and not units."""
         return self._integrals is None or self._integrals.functions.graphs.grouping.partial
 
+    @property
+    def rows(self) -> int:
+        """Number of rows of all units."""
+        return 0 if self._integrals is None else int(self._integrals.functions.n_rows.sum())
+
     def described(self, tables: int) -> str:
         """Say whose levels are subsampled; rows of units are laid out in so many tables."""
         assert self._integrals is not None
-        rows = int(self._integrals.functions.n_rows.sum())
+        rows = self.rows
         own = " and ".join(self._integrals.functions.graphs.grouping.names)
         if self.of_rows:
             return f"rows ({rows:,} with {own} integrated out)"

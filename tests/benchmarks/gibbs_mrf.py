@@ -19,7 +19,7 @@ import pytensor.tensor as pt
 from _measure import Checks, command_line, table
 
 import pymc_subsample as pms
-from pymc_subsample.samplers.gibbs.checks import conditional_errors
+from pymc_subsample.samplers.gibbs.conditional_errors import conditional_errors
 from pymc_subsample.samplers.gibbs.step import TEST, settings
 
 LEVELS = [0.01, 0.05, 0.1, 0.15, 0.2, 0.25]

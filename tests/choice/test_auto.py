@@ -11,10 +11,12 @@ from exact_cases import logistic
 
 import pymc_subsample as pms
 from pymc_subsample.chain import finding_reference, model_compilation, nuts_instead
-from pymc_subsample.chain.nuts_cost import DRAWS
+from pymc_subsample.chain.nuts_cost import COMPILE_SECONDS, DRAWS, seconds_as_written
+from pymc_subsample.chain.nuts_instead import SAVED_SECONDS
 from pymc_subsample.chain.nuts_trial import Gradients, projection_of
 from pymc_subsample.chain.sharing import Shared
 from pymc_subsample.choice import auto as choosing
+from pymc_subsample.choice import few_rows
 from pymc_subsample.choice.auto import ALIKE, time_of_exact_draws, unfit
 from pymc_subsample.results.advise import trials
 from pymc_subsample.samplers.registry import ADVISED
@@ -341,6 +343,74 @@ def test_no_model():
         pms.auto()
 
 
+# A panel may be sampled with the variables of its units too
+
+
+def panel(units=300, each=5):
+    """Binary outcomes of units, each with an effect of its own."""
+    rng = np.random.default_rng(8)
+    unit = np.repeat(np.arange(units), each)
+    outcome = rng.random(units * each) < 1 / (1 + np.exp(-rng.normal(size=units)[unit]))
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+        z = pm.Normal("z", 0, 1, shape=units)
+        pm.Bernoulli("y", logit_p=mu + tau * z[unit], observed=outcome)
+    return model
+
+
+@pytest.mark.costly
+def test_a_panel_is_timed_as_it_is_written():
+    """With its gradient: the time of one that takes none of it is a small part."""
+    with pm.Model() as trivial:
+        pm.Normal("z", shape=2)
+    least = seconds_as_written(trivial, 2, np.inf)
+    found = seconds_as_written(panel(30_000, 5), 150_000, np.inf)
+    assert COMPILE_SECONDS < least < found / 3 < np.inf
+
+
+def test_a_small_panel_is_for_nuts_before_anything_is_set_up(monkeypatch, said):
+    """A count by its parameters, of which a row reads few, would call it no small one."""
+    monkeypatch.setattr(choosing, "HMCECS", None)
+    for seconds in (SAVED_SECONDS + COMPILE_SECONDS, 1 + SAVED_SECONDS + COMPILE_SECONDS):
+        monkeypatch.setattr(few_rows, "seconds_as_written", lambda *_, s=seconds: s)
+        found = few_rows.few_rows(panel(), ["y"], None)
+        assert (found is None) == (seconds > SAVED_SECONDS + COMPILE_SECONDS)
+    monkeypatch.setattr(few_rows, "seconds_as_written", lambda *_: 8.0)
+    assert type(pms.auto(model=panel(), fallback=True)) is pm.NUTS
+    assert "So few rows (1,500) take pm.NUTS about 8 s, most of which is" in said()[0]
+
+
+def test_what_cannot_be_sampled_sooner_is_not_compiled(monkeypatch):
+    model = panel()
+    monkeypatch.setattr(model, "logp_dlogp_function", None)
+    assert seconds_as_written(model, 10**7, 60.0) == np.inf
+    with model:
+        pm.Bernoulli("k", 0.5, shape=300)
+    assert seconds_as_written(model, 1_500, np.inf) == np.inf
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize(("seconds", "said_so"), [(0.1, True), (1e6, False)])
+def test_what_a_panel_takes_as_it_is_written_is_said(seconds, said_so, monkeypatch, said):
+    monkeypatch.setattr(nuts_instead, "seconds_as_written", lambda *_: seconds)
+    pms.auto(model=panel(1_000, 12))
+    assert ("with pm.sample(), z sampled too, about 0.1 s" in "".join(said())) == said_so
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize(("seconds", "faster"), [(0.1, False), (1e6, True)])
+def test_who_reads_most_units_is_told_of_the_model_as_it_is(seconds, faster, monkeypatch):
+    step = pms.HMCECS(model=panel())
+    monkeypatch.setattr(nuts_instead, "seconds_as_written", lambda *_: seconds)
+    monkeypatch.setattr(pms.HMCECS, "share", 0.6)
+    found = nuts_instead.Comparison(0.006, 5.0, 40.0, 8.0)
+    monkeypatch.setattr(nuts_instead, "compare", lambda *_: found)
+    beside = nuts_instead.beside_all_rows(step)
+    assert beside.as_good != faster
+    assert ("HMCECS is the faster of the two" in beside.said) == faster
+    assert ("z sampled too, take about 0.1 s: try that" in beside.said) != faster
+
+
 # What NUTS on all rows takes is one projection
 
 
@@ -375,3 +445,17 @@ def test_moments_are_compared():
     draws = np.random.default_rng(1).normal(0.3, 1, size=(2, 4000))
     with pytest.raises(AssertionError):
         assert_moments(draws, 0.0, 1.0)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize(("ratio", "taken"), [(0.0, "ScalableMH"), (10.0, "HMCECS")])
+def test_transitions_are_compiled_of_the_step_that_is_taken(ratio, taken, monkeypatch):
+    compiled = []
+    for kind in (pms.HMCECS, pms.ScalableMH):
+        record = replace(kind.method, compile=lambda step: compiled.append(type(step).__name__))
+        monkeypatch.setattr(kind, "method", record)
+    monkeypatch.setattr(choosing, "time_of_exact_draws", lambda *_: ratio)
+    pms.auto(model=regression(n=2_000))
+    assert compiled == [taken]
+    pms.HMCECS(model=regression(n=2_000))
+    assert compiled == [taken, "HMCECS"]

@@ -124,6 +124,16 @@ def test_without_scales_a_large_part_would_be_read(name, monkeypatch):
     assert pms.HMCECS(model=MODELS[name]()).share > 0.1
 
 
+@pytest.mark.costly
+@pytest.mark.parametrize(("fewest", "worthwhile"), [(1, True), (10**9, False)])
+def test_rows_are_not_compiled_anew_for_a_subsample_that_is_the_smallest(
+    fewest, worthwhile, monkeypatch
+):
+    monkeypatch.setattr("pymc_subsample.expansion.scales.SMALLEST_SUBSAMPLE", fewest)
+    step = pms.HMCECS(model=MODELS["near_poisson"]())
+    assert bool(step.form.scales) == worthwhile
+
+
 @pytest.mark.costly(cases=1)
 @pytest.mark.parametrize("name", MODELS)
 def test_residuals_on_a_scale_are_those_of_rows_that_see_it(name):

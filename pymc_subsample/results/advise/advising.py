@@ -17,7 +17,7 @@ from pymc_subsample.model.discovery import chosen_names, row_terms
 from pymc_subsample.model.indices import warn_of_model
 from pymc_subsample.model.own_steps import own_steps, said
 from pymc_subsample.results.advise.decision import on_all_rows
-from pymc_subsample.results.advise.result import Advice, Option, duration
+from pymc_subsample.results.advise.result import Advice, Option
 from pymc_subsample.results.advise.trials import Trials, refuse_bad_start
 from pymc_subsample.rows import Rows
 from pymc_subsample.samplers.registry import ADVISED
@@ -195,12 +195,12 @@ def _of_few(
         ),
     )
     reason = (
-        f"All rows are fast enough: so few ({few.rows:,}) take about {duration(few.seconds)}, most "
-        "of which is compilation, and no sampler saves much of it. None was tried; pms.auto() "
+        f"All rows are fast enough: so few{few.takes.format('')}, "
+        "and no sampler saves much of it. None was tried; pms.auto() "
         "subsamples them, unless fallback=True."
     )
-    option = Option(nuts()[0], True, "projected", few.seconds, rows=few.rows)
-    empty = replace(empty, rows=few.rows, full_seconds=few.seconds, options=(option,))
+    option = Option(nuts()[0], True, "projected", few.seconds, rows=few.rows or np.nan)
+    empty = replace(empty, rows=few.rows or 0, full_seconds=few.seconds, options=(option,))
     return on_all_rows(empty, reason)
 
 

@@ -88,8 +88,6 @@ def compared(advice: Advice, pilot: Pilot, given: dict, setup: float, full: AllR
     else:
         reason = f"Subsampling saves too little: {times}."
     name, line = full.instead
-    if advice.of == "units" and line == nuts()[1]:  # of units, for which it was projected
-        line = nuts(units=True)[1]
     return replace(advice, recommendation=name, reason=reason, code=line)
 
 

@@ -68,7 +68,10 @@ def run_pilot(
     spent = np.diff(times)[tune:]
     mean = float(np.mean(spent[:-1]))
     draws = np.column_stack(
-        [np.reshape(trace.get_values(v.name), (total - tune, -1)) for v in model.free_RVs]
+        [
+            np.reshape(trace.get_values(v.name), (total - tune, -1))
+            for v in step.sampled_model.free_RVs  # others are drawn given these
+        ]
     )
     return Pilot(
         ess_per_draw=smallest_ess(draws) / len(draws),

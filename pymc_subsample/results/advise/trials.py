@@ -12,7 +12,7 @@ from pymc_subsample.chain import nuts_cost
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.integrating import each
 from pymc_subsample.chain.notices import silenced
-from pymc_subsample.chain.nuts_instead import OutgrownError, nuts, pays
+from pymc_subsample.chain.nuts_instead import OutgrownError, as_written, nuts, pays
 from pymc_subsample.chain.nuts_trial import CUT, Gradients, projection_of
 from pymc_subsample.chain.sharing import Shared
 from pymc_subsample.choice.auto import ALIKE, PATIENCE, time_of_exact_draws
@@ -130,12 +130,13 @@ class Trials:
     def _unworthy(self, name: str) -> str:
         """Say why a sampler is not worth its set-up, if it is not, by how the first step did."""
         [first] = self.found
+        assert self._first is not None
         full, setup = first.full_seconds, self._setup
         if not pays(setup, full, first.full_bound):
             return "no step could save enough"
         usually, at_most = ADVISED[name].dearer
         best = min(full, first.seconds) if first.passed else np.inf
-        if crowded(self.empty.parameters, first.rows):
+        if crowded(len(self._first.active), first.rows):
             return CROWD if at_most * setup > _SHARE * best else ""
         most = max(exact_may_take(best), best + PATIENCE)
         return _DEAR if usually * setup > most else ""
@@ -195,6 +196,13 @@ class Trials:
             found = full.projected(more, own)
             if found.bound != CUT or pays(seconds, found.seconds(wanted), CUT):
                 break
+        written = as_written(step, found.seconds(wanted))
+        if step.units is not None and written < found.seconds(wanted):
+            names = " and ".join(step.units.names)
+            bound = f"with {names} sampled too, draws can be worth less than effective ones"
+            each = (written - nuts_cost.COMPILE_SECONDS) / (2 * nuts_cost.DRAWS)
+            fixed = nuts_cost.COMPILE_SECONDS + nuts_cost.DRAWS * each
+            return AllRows(nuts()[0], nuts(), 1 / each, fixed, bound)
         code = nuts(units=step.units is not None and step.units.integrates)
         return AllRows(nuts()[0], code, found.ess_per_second, found.fixed, found.bound)
 

@@ -19,7 +19,8 @@ from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.model import TallModelError
 from pymc_subsample.samplers.gibbs import kernel as kernel
-from pymc_subsample.samplers.gibbs.checks import check_updates, conditional_errors, memory
+from pymc_subsample.samplers.gibbs.checks import check_updates, memory
+from pymc_subsample.samplers.gibbs.conditional_errors import conditional_errors
 from pymc_subsample.samplers.gibbs.sampler import AUSTERITY_GIBBS
 from pymc_subsample.samplers.gibbs.touching import Touching, check_touching, touching_rows
 from pymc_subsample.samplers.minibatch.acceptance import Criterion

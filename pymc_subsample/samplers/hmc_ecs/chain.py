@@ -179,4 +179,5 @@ def _positive(step: "HMCECS", thetas: np.ndarray) -> np.ndarray:
 METHOD = Method(
     state=HMCECSState, functions=_functions, begin=_begin, enter=_entered, transitions=_transitions,
     statistics=_statistics, adapt=adapt, watch=_watch, check=_check, forget=forget,
+    compile=lambda step: transitions(step.kind, DYNAMICS[step.kernel]),
 )  # fmt: skip

@@ -11,6 +11,7 @@ from pymc_subsample.chain.model_compilation import attach
 from pymc_subsample.chain.multimodality import warn_of_modes
 from pymc_subsample.chain.nuts_instead import Beside, beside_all_rows
 from pymc_subsample.chain.shared_arguments import SharedContinuous
+from pymc_subsample.chain.sharing import ready
 from pymc_subsample.chain.sizing import Choice, check_blocks, choose, predicted_variance
 from pymc_subsample.chain.tuning import Tuning
 from pymc_subsample.diagnostics.checks import amount, remedies, sentence
@@ -28,7 +29,6 @@ from pymc_subsample.model import TallModelError
 from pymc_subsample.samplers.hmc_ecs.adaptation import Pace, also
 from pymc_subsample.samplers.hmc_ecs.chain import DYNAMICS, METHOD
 from pymc_subsample.samplers.hmc_ecs.checks import TARGET_ACCEPT
-from pymc_subsample.samplers.hmc_ecs.kernel import transitions
 from pymc_subsample.samplers.hmc_ecs.sampler import HMCECS as SAMPLER
 from pymc_subsample.samplers.hmc_ecs.subsample import ESTIMATORS, Subsample
 
@@ -254,7 +254,7 @@ class HMCECS(ChainStep):
             curved = self.expansion.effects is not None and path_length is None
             kernel = "nuts" if curved else "hmc"
         self.kernel = kernel
-        transitions(self.kind, DYNAMICS[kernel])  # compiled once, before chains begin
+        ready(self)
         arguments.count("subsample_size", given or 1, self.n_rows)
         arguments.count("n_blocks", blocks or 1, self.n_rows)
         self.given = {

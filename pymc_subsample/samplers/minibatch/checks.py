@@ -1,5 +1,7 @@
 """Whether a minibatch Metropolis-Hastings chain can be trusted: the checks behind its warnings."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from pymc_subsample.diagnostics.checks import (
@@ -18,7 +20,9 @@ from pymc_subsample.diagnostics.overlooked_rows import OVERLOOKED
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.expansion.predictor_ranges import ELSE
-from pymc_subsample.samplers.minibatch.decision_errors import AcceptanceErrors
+
+if TYPE_CHECKING:
+    from pymc_subsample.samplers.minibatch.decision_errors import AcceptanceErrors
 
 # Of an acceptance probability. A choice: half as much again as `MinibatchBarkerMH` promises by
 # default.
@@ -60,7 +64,7 @@ RULES = (ERROR, SHARE, ACCEPTED, TEMPERATURE, BOUND, RISE, OVERLOOKED, TAIL, MOD
 
 def check_moves(
     record: MoveRecord,
-    errors: AcceptanceErrors | None,
+    errors: "AcceptanceErrors | None",
     *,
     order: int,
     exact: bool,
@@ -125,7 +129,7 @@ def _rise_check(rise: float, remedies: list[str]) -> Check:
     )
 
 
-def _error_check(errors: AcceptanceErrors, share: float, remedies: list[str]) -> Check:
+def _error_check(errors: "AcceptanceErrors", share: float, remedies: list[str]) -> Check:
     stretch, sure = errors.stretch()
     value = max(errors.worst / ERROR_BOUND, abs(sure) / STRETCH_BOUND)
     tails = (

@@ -246,5 +246,5 @@ METHOD = Method(
     state=ScalableMHState, functions=lambda step: (*PARAMETER_FUNCTIONS[:2], None), begin=_begin,
     enter=_entered, transitions=_transitions, statistics=_statistics, adapt=_adapt, watch=_watch,
     check=_check, without_gradient="ScalableMH needs one for its proposals.", estimates=False,
-    expand=_expand, connected=_connected,
+    expand=_expand, connected=_connected, compile=lambda step: compiled(step.dynamics),
 )  # fmt: skip

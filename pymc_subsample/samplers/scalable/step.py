@@ -26,6 +26,7 @@ from pymc_subsample.chain.proposals import (
 )
 from pymc_subsample.chain.setup import Preparation, Problem
 from pymc_subsample.chain.shared_arguments import SharedContinuous
+from pymc_subsample.chain.sharing import ready
 from pymc_subsample.chain.sizing import instead_of_bounds
 from pymc_subsample.chain.tuning import Tuning
 from pymc_subsample.expansion.reference import Reference
@@ -43,7 +44,6 @@ from pymc_subsample.samplers.scalable.chain import (
 from pymc_subsample.samplers.scalable.checks import ProposalRecord
 from pymc_subsample.samplers.scalable.deciding import Deciding
 from pymc_subsample.samplers.scalable.forecast import Forecast
-from pymc_subsample.samplers.scalable.kernel import transitions as compiled
 from pymc_subsample.samplers.scalable.sampler import FEW_ACCEPTED, SCALABLE_MH
 
 _log = logging.getLogger("pymc.subsample")
@@ -271,7 +271,7 @@ class ScalableMH(ChainStep):
         self.proposal = proposal
         self.kind = proposal if isinstance(proposal, str) else type(proposal).__name__
         self.dynamics, many, one = _MOVES[self.kind]
-        compiled(self.dynamics)  # once, before chains begin
+        ready(self)
         usual = one if len(self.active) == 1 else many
         given = getattr(proposal, "target_accept", target_accept)
         self.target_accept = usual if given is None else given

@@ -5,6 +5,7 @@ import re
 import warnings
 from dataclasses import FrozenInstanceError, replace
 from time import thread_time
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
@@ -565,7 +566,8 @@ def given_model():
 def test_the_exact_step_is_tried_where_it_could_be_the_one(
     setup, seconds, failed, full_seconds, parameters, why
 ):
-    tried = trials.Trials(None, {}, pms.Advice("", "", "", parameters=parameters), 1.0, 0)
+    tried = trials.Trials(None, {}, pms.Advice("", "", ""), 1.0, 0)
+    tried._first = SimpleNamespace(active=np.arange(parameters))
     tried._setup = setup
     tried.found = [replace(trial("HMCECS", seconds, failed, full_seconds), rows=100_000)]
     assert why in tried._unworthy("ScalableMH")
@@ -696,3 +698,19 @@ def test_impossible_data():
         pm.Poisson("y", pm.math.exp(pm.Normal("a")), observed=np.r_[-1, np.ones(200, int)])
     with pytest.raises(pms.TallModelError, match="'y'"):
         pms.advise(model)
+
+
+@pytest.mark.costly
+def test_effective_draws_of_a_panel_are_those_of_what_is_sampled():
+    """The smallest of a thousand units' effects, in a short pilot, would be of noise alone."""
+    rng = np.random.default_rng(2)
+    unit = np.repeat(np.arange(1_000), 10)
+    y = rng.random(len(unit)) < 1 / (1 + np.exp(-rng.normal(size=1_000)[unit]))
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+        z = pm.Normal("z", 0, 1, shape=1_000)
+        pm.Bernoulli("y", logit_p=mu + tau * z[unit], observed=y)
+    advice = pms.advise(model, samplers="HMCECS")
+    assert advice.of == "units"
+    # Trajectories of a length for independent draws: over a third of them, by 90 draws.
+    assert advice.ess_per_draw > 1 / 3

@@ -21,7 +21,8 @@ from pymc_subsample.compiled.functions import Compiled
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.samplers.gibbs import step as gibbs
-from pymc_subsample.samplers.gibbs.checks import ConditionalErrors, conditional_errors, memory
+from pymc_subsample.samplers.gibbs.checks import memory
+from pymc_subsample.samplers.gibbs.conditional_errors import ConditionalErrors, conditional_errors
 from pymc_subsample.samplers.gibbs.touching import touching_rows
 from pymc_subsample.samplers.minibatch.decisions import ACCEPT, DECIDE, REJECT, Answer
 
