@@ -125,7 +125,7 @@ def integrated_anew(step: "ChainStep", search: ModeSearch | None) -> bool:
     if finer is None:
         return False
     step.units, step.sampled_model = finer, finer.marginal
-    step.rows_of["data"] = finer.rows
+    step.rows_of["data"] = finer.data
     connect(step)
     step.seen = guards.contents(step.model, step.tall)
     return True

@@ -175,7 +175,7 @@ def read_arguments(
         "observed": chosen_names(observed) or None,
         "dim": arguments.text("dim", dim, "a dimension"),
         "initial_point": arguments.initial_point(initial_point),
-        "data": data if step.units is None else step.units.rows,
+        "data": data if step.units is None else step.units.data,
     } | ({"binary": step.names} if binary else {})
     if like is not None:
         step.given_reference, step.earlier = like.given_reference, like.earlier

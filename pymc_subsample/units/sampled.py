@@ -73,7 +73,7 @@ class Units:
                 yield v.name, shape.index(max(shape))
 
     @property
-    def rows(self) -> list[Rows] | Rows | None:
+    def data(self) -> list[Rows] | Rows | None:
         """Rows on disk of the marginal model: tables of units, or those that were given."""
         return self._data if self._stored is None else self._stored.rows
 

@@ -120,7 +120,7 @@ def both(make, rows, integrate="auto", levels=UNITS_N):
 def assert_same(on_disk, in_memory):
     """Log-likelihoods of all units are the same, and so is all the rest."""
     tall = [
-        TallModel(on_disk.marginal, data=on_disk.rows),
+        TallModel(on_disk.marginal, data=on_disk.data),
         TallModel(in_memory.marginal),
     ]
     assert tall[0].names == tall[1].names
@@ -206,13 +206,13 @@ def test_rows_of_old_and_new_units_are_appended(rows):
         **{name: table()[name].to_numpy()[:12] for name in ("x", "y", "late", "n")},
     })  # fmt: skip
     before = units_of(centred(rows.sample(300)), "auto", "HMCECS", rows)
-    first = [len(part) for part in before.rows]
+    first = [len(part) for part in before.data]
     old = pms.Rows.open(rows.path)
     rows.append(more)
     assert rows.coords["unit"][-2:] == ["new", "other"]
     on_disk, in_memory = both(centred, rows, levels=UNITS_N + 2)
     assert_same(on_disk, in_memory)
-    assert [len(part) for part in before.rows] == first
+    assert [len(part) for part in before.data] == first
     before.refuse_changes()
     assert_same(before, units_of(centred(in_order(old)), "auto", "HMCECS"))
 
@@ -298,7 +298,7 @@ def test_deterministics_of_the_sample_are_told(rows):
     with model:
         pm.Deterministic("read", model["late"] + 1)
     units = units_of(model, "auto", "HMCECS", rows)
-    tall = TallModel(units.marginal, data=units.rows)
+    tall = TallModel(units.marginal, data=units.data)
     with pytest.warns(UserWarning, match="'read': computed by PyMC from the rows that the model"):
         warn_of_rows(model, tall, units.lengths, units.sample)
 
