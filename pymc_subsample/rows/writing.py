@@ -25,8 +25,6 @@ from pymc_subsample.rows.store import Segment, Store, glimpse, header_of
 
 _log = logging.getLogger("pymc.subsample")
 
-_DONE = {"Writing": "written", "Sorting": "read and sorted in runs"}
-
 RowBlock = Mapping[str, np.ndarray]
 # Blocks of rows, how many rows there will be if that is known, and levels, known at the end.
 RowBlocks = tuple[Iterator[RowBlock], int | None, Mapping[str, Sequence]]
@@ -230,7 +228,8 @@ def progress(
     if wanted is None:
         return
     took = time.perf_counter() - start
-    _log.info(
-        "%s: %s rows %s in %.1f s, %s per second",
-        path, f"{done:,}", _DONE[what], took, f"{done / max(took, 1e-9):,.0f}",
-    )  # fmt: skip
+    said = path, f"{done:,}", took, f"{done / max(took, 1e-9):,.0f}"
+    if what == "Sorting":
+        _log.info("%s: %s rows read and sorted in runs in %.1f s, %s per second", *said)
+    else:
+        _log.info("%s: %s rows written in %.1f s, %s per second", *said)

@@ -292,8 +292,8 @@ def _automatic(model: pm.Model, said: str, data: Rows | None) -> tuple[Reading, 
         if others := [g for g in groupings if g.pays]:
             raise several_pay([*(g.described for g in others), f"{name!r} (apart on disk)"])
         raise TallModelError(
-            f"{name!r} {reason}. Or give integrate=False, which samples all of its levels as "
-            "parameters."
+            f"{name!r} cannot be integrated out of rows on disk: it {reason}. Or give "
+            "integrate=False, which samples all of its levels as parameters."
         )
     found = paying_one(reading, groupings)
     for name in would_pay(reading, reasons):
