@@ -156,7 +156,7 @@ def test_log_densities_are_those_of_rows_in_memory(name, rows, monkeypatch):
         units_of(MODELS[name](rows.sample(300)), on_disk.names, "HMCECS", rows)
 
 
-@pytest.mark.costly(cases=1)
+@pytest.mark.slow
 def test_draws_are_those_of_rows_in_memory(many_rows):
     """To the last bit, also in other processes, and those of local variables with them."""
     rows = many_rows
@@ -199,7 +199,7 @@ def test_draws_are_those_of_rows_in_memory(many_rows):
     assert audit.n_draws >= 40
 
 
-@pytest.mark.costly(cases=1)
+@pytest.mark.costly
 def test_rows_of_old_and_new_units_are_appended(rows):
     more = pd.DataFrame({
         "unit": ["u3", "new", "u7", "new", "u3", "other"] * 2,
