@@ -158,7 +158,7 @@ def test_snippets_run_as_they_are(page, blocks, monkeypatch, capsys):
 def test_rows_on_disk_are_made_and_sampled_as_the_page_says(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "rows.md").read_text()
     found = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(found) == 7
+    assert len(found) == 9
     sample, load_file = pm.sample, np.load
 
     def shorter(**kwargs):
@@ -173,7 +173,7 @@ def test_rows_on_disk_are_made_and_sampled_as_the_page_says(tmp_path, monkeypatc
     monkeypatch.setattr(np, "load", loaded)
     monkeypatch.chdir(tmp_path)
     exec("\n".join(found), namespace := {})
-    for name in ("idata", "of_both"):
+    for name in ("idata", "shared", "of_both"):
         assert namespace[name].posterior.sizes["draw"] == 20
     printed = capsys.readouterr().out
     assert "Rows: 3,000 rows of 20 bytes" in printed

@@ -32,6 +32,8 @@ def contents(model: pm.Model, tall: TallModel) -> dict[str, Any]:
 
 def refuse_changes(step: "ChainStep") -> None:
     """Refuse a model, or data, that changed after the step was made; see `contents`."""
+    if step.units is not None:
+        step.units.refuse_changes()
     seen, now = step.seen, contents(step.model, step.tall)
     changed = [name for name in {**seen, **now} if _differ(seen.get(name), now.get(name))]
     if changed:

@@ -16,6 +16,8 @@ from pymc_subsample.chain.sampler import Statistics
 from pymc_subsample.diagnostics.checks import Check, amount
 from pymc_subsample.diagnostics.integrals import INTEGRALS, LOCAL_DRAWS, as_statistics
 from pymc_subsample.expansion.modes import ModeSearch
+from pymc_subsample.model.binding import require_rows
+from pymc_subsample.rows import Rows, Several
 from pymc_subsample.units.sampled import Units, units_of
 from pymc_subsample.validation import name_list
 
@@ -33,26 +35,34 @@ _LONG = 10.0
 
 
 def integrated(
-    model: pm.Model, integrate: str | Sequence[str] | bool, said: str, **given: Any
+    model: pm.Model,
+    integrate: str | Sequence[str] | bool,
+    said: str,
+    data: Rows | Sequence[Rows] | Several | None,
+    **given: Any,
 ) -> Units | None:
     """Return what of a model is integrated out; `given` are arguments that leave parts of it out.
 
-    Variables, rows or folders that a user chose are those of the model as it is.
+    Variables or rows that a user chose, and several folders, are those of the model as it is.
     """
     if integrate is False:
         return None
     if integrate is True:
         raise TypeError('integrate must be "auto", False or names of free variables, got True.')
     chosen = [name for name, value in given.items() if value is not None]
+    rows = None if data is None else require_rows(data)
+    if isinstance(rows, Several):
+        chosen.append("data")
+        rows = None
     names = name_list("integrate", integrate)
     if names in (None, ["auto"]):
-        return None if chosen else units_of(model, "auto", said)
+        return None if chosen else units_of(model, "auto", said, rows)
     if chosen:
         raise ValueError(
             f"integrate={names} with {chosen[0]}=: units are made of all variables and rows of the "
-            f"model, in memory. Leave {chosen[0]}= out, or integrate=."
+            f"model, in memory or in one folder of rows. Leave {chosen[0]}= out, or integrate=."
         )
-    return units_of(model, names, said)
+    return units_of(model, names, said, rows)
 
 
 def declare_units(step: "ChainStep") -> None:
@@ -64,7 +74,7 @@ def declare_units(step: "ChainStep") -> None:
 
 def unit_statistics(units: Units | None) -> dict[str, int]:
     """Return what every draw records of variables that are integrated out."""
-    return {} if units is None else as_statistics(units.axes, of_rows=units.of_rows)
+    return {} if units is None else as_statistics(units.axes, units.n_rows)
 
 
 def each(step: "ChainStep") -> str:
@@ -108,6 +118,7 @@ def integrated_anew(step: "ChainStep", search: ModeSearch | None) -> bool:
     if finer is None:
         return False
     step.units, step.sampled_model = finer, finer.marginal
+    step.rows_of["data"] = finer.data
     connect(step)
     step.seen = guards.contents(step.model, step.tall)
     return True

@@ -54,10 +54,16 @@ class Stored:
         return f"{self.name!r} ({' x '.join(f'{s:,}' for s in self.shape)})"
 
 
-def warn_of_rows(model: pm.Model, tall: Evaluation, lengths: Collection[int] = ()) -> None:
+def warn_of_rows(
+    model: pm.Model,
+    tall: Evaluation,
+    lengths: Collection[int] = (),
+    sample: Collection[Variable] = (),
+) -> None:
     """Warn of what the run that calls stores with one element per row, evaluated at every draw.
 
-    Where `tall` is of units, `lengths` are the numbers of their rows.
+    Where `tall` is of units, `lengths` are the numbers of their rows, and `sample` data of the
+    model that stand for rows on disk.
 
     Where the rows are not the model's own, of what PyMC computes from its sample of them. Bambi
     writes some into its models, which its own `fit` leaves out of the result. Of those
@@ -66,8 +72,8 @@ def warn_of_rows(model: pm.Model, tall: Evaluation, lengths: Collection[int] = (
     stored = (calling_sample() or {}).get("var_names")
     variables = [v for v in model.deterministics if stored is None or v.name in stored]
     if tall.bound:
-        sample = set(tall.bound)
-        read = [v.name for v in variables if not sample.isdisjoint(ancestors([v]))]
+        of_sample = set(sample or tall.bound)
+        read = [v.name for v in variables if not of_sample.isdisjoint(ancestors([v]))]
         if read:
             warn(
                 f"{listed(read)}: computed by PyMC from the rows that the model is written on, not "

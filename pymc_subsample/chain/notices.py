@@ -61,7 +61,8 @@ def announce(step: "ChainStep") -> None:
         step.unsaid.say()
     units = step.units
     refuse_beyond_memory(step.model, () if units is None else units.names)
-    warn_of_rows(step.model, step.tall, () if units is None else units.lengths)
+    of_units = () if units is None else (units.lengths, units.sample)
+    warn_of_rows(step.model, step.tall, *of_units)
     hint_for_bambi(step.model)
     say_costs(step)
 

@@ -154,8 +154,11 @@ def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Besi
 
 
 def as_written(step: "ChainStep", at_most: float) -> float:
-    """Seconds of NUTS on a model with its local variables in it; infinite if that is more."""
-    if step.units is None or not step.units.integrates:
+    """Seconds of NUTS on a model with its local variables in it; infinite if that is more.
+
+    Or if rows are on disk, of which the model holds a sample.
+    """
+    if step.units is None or not step.units.integrates or step.units.sample:
         return np.inf
     return seconds_as_written(step.model, step.units.rows, at_most)
 

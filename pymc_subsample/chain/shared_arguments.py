@@ -107,8 +107,8 @@ def read_arguments(
         their marginal posterior, and subsamples units, all rows of a level, in place of rows; local
         variables are drawn, exactly, given each draw that is stored. "auto": those of the grouping
         that has many levels of few rows, or an effect of each single row, which is always
-        integrated out, however few there are; unless `vars`, `likelihood`, `dim` or `data` are
-        given.
+        integrated out, however few there are; unless `vars`, `likelihood` or `dim` are given. Rows
+        on disk must have the rows of each level together (``by=`` where they are made).
         See `marginalize` and `effects`.
     workers : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads all rows where set-up, tuning and checks do: a number of threads of this process,
@@ -143,8 +143,8 @@ def read_arguments(
     binary = step.method.binary
     with doing("integrating local variables out"):
         step.units = like.units if like is not None else integrating.integrated(
-            model, False if binary else integrate, type(step).__name__,
-            vars=vars, likelihood=likelihood, dim=dim, data=data,
+            model, False if binary else integrate, type(step).__name__, data,
+            vars=vars, likelihood=likelihood, dim=dim,
         )  # fmt: skip
     step.sampled_model = model if step.units is None else step.units.marginal
     chosen = variables.binary_vars if binary else variables.continuous_vars
@@ -165,7 +165,7 @@ def read_arguments(
         "likelihood": chosen_names(likelihood) or None,
         "dim": arguments.text("dim", dim, "a dimension"),
         "initial_point": arguments.initial_point(initial_point),
-        "data": data,
+        "data": data if step.units is None else step.units.data,
     } | ({"binary": step.names} if binary else {})
     if like is not None:
         step.given_reference, step.earlier = like.given_reference, like.earlier

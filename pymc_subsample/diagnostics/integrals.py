@@ -12,6 +12,8 @@ from pymc_subsample.diagnostics.checks import Rule
 _AXIS = "effect_axis_"
 # Of variables that some rows have, or none: what is subsampled are rows.
 _OF_ROWS = "imputed_axis_"
+# Rows of all units.
+_N_ROWS = "rows_of_units"
 # Words of a text, but not names of variables, quoted or with an index.
 _ROWS = re.compile(r"(?<!')\b[Rr]ows?\b(?!\[)")
 INTEGRALS = Rule(
@@ -33,9 +35,19 @@ LOCAL_DRAWS = Rule(
 UNIT_RULES = (INTEGRALS, LOCAL_DRAWS)
 
 
-def as_statistics(axes: Mapping[str, int], *, of_rows: bool) -> dict[str, int]:
-    """Return what every draw records of effects: their names, and which axis has the levels."""
-    return {(_OF_ROWS if of_rows else _AXIS) + name: axis for name, axis in axes.items()}
+def as_statistics(axes: Mapping[str, int], n_rows: int | None) -> dict[str, int]:
+    """Return what every draw records of effects: their names, and which axis has the levels.
+
+    And how many rows all units have; None if rows are subsampled.
+    """
+    if n_rows is None:
+        return {_OF_ROWS + name: axis for name, axis in axes.items()}
+    return {_AXIS + name: axis for name, axis in axes.items()} | {_N_ROWS: n_rows}
+
+
+def rows_of_units(stats: xr.Dataset) -> int | None:
+    """Return how many rows the units of a run have, None if it does not say."""
+    return int(stats[_N_ROWS].max()) if _N_ROWS in stats else None
 
 
 def effects_in(stats: xr.Dataset) -> dict[str, int]:

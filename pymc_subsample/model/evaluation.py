@@ -127,8 +127,7 @@ class Evaluation(Vector):
 
     def loglik_of(self, theta: np.ndarray, columns: Sequence[np.ndarray]) -> np.ndarray:
         """Log-likelihood, shape (m,), of rows that are given as raw columns, rows first."""
-        self._evaluate("rows", self.row_graph, theta)
-        return self._functions["rows"](theta, *self._rows_on_axis(columns))[0]
+        return self._function("rows", self.row_graph)(theta, *self._rows_on_axis(columns))[0]
 
     def weighted_gradient(
         self, theta: np.ndarray, index: np.ndarray | slice, weights: np.ndarray
@@ -149,9 +148,13 @@ class Evaluation(Vector):
         index: slice | np.ndarray = slice(0),
         more: Mapping[Variable, np.ndarray] = MappingProxyType({}),
     ) -> np.ndarray:
+        function = self._function(name, graph, *more)
+        return function(theta, *self.raw_batch(index), *more.values())[0]
+
+    def _function(self, name: str, graph: Callable[[], Variable], *more: Variable) -> Callable:
         if name not in self._functions:
             self._functions[name] = numpy_function([self.theta, *self.raw, *more], [graph()])
-        return self._functions[name](theta, *self.raw_batch(index), *more.values())[0]
+        return self._functions[name]
 
     @cached_property
     def units(self) -> np.ndarray:

@@ -130,7 +130,8 @@ class TallModel(Evaluation):
             columns = {str(v.name): column for v, column in self.bound.items()}
             refuse_other_levels(model, [*model.basic_RVs, *model.potentials], columns)
             sample = silently(written, likelihood=likelihood)
-            sample_leakage.refuse_unbound(sample, self.bound)
+            if given is not None and not given.complete:
+                sample_leakage.refuse_unbound(sample, self.bound)
             binding.refuse_other_rows(self.bound)
 
         terms = row_terms(model, likelihood)

@@ -116,6 +116,8 @@ class Columns:
     selection: Mapping[str, list[str] | str] | None
     # Whether a model was compared with all rows, and they with the model.
     checked = False
+    # Whether a model was written on a sample that cannot have brought anything else into it.
+    complete = False
 
     def _set(self, store: Store, selection: Mapping[str, list[str] | str] | None) -> None:
         self._store = store
@@ -301,7 +303,9 @@ class Columns:
         return found if found.ndim else found.item()
 
     def __repr__(self) -> str:
-        lines = [f"Rows: {len(self):,} rows of {self._store.row_bytes} bytes at {self.path}"]
+        by = self._store.by
+        order = "" if by is None else f", sorted by {by!r}"
+        lines = [f"Rows: {len(self):,} rows of {self._store.row_bytes} bytes at {self.path}{order}"]
         for name, column in list(self._columns.items())[:LISTED]:
             fields = ", ".join(f.name for f in column.fields)
             of = f" of {fields}" if (name,) != tuple(f.name for f in column.fields) else ""

@@ -17,6 +17,7 @@ from pymc_subsample.rows.folders import (
     temporary,
     write,
 )
+from pymc_subsample.rows.sorting import in_order
 from pymc_subsample.rows.sources import Options
 from pymc_subsample.rows.sources.blocks import Categorical
 from pymc_subsample.rows.store import HEADER, ROWS, Store
@@ -28,6 +29,7 @@ class TableOptions(TypedDict, total=False):
     """Options that follow the columns; `made` has their defaults."""
 
     cache: Required[str | Path]
+    by: str | None
     categorical: Categorical
     drop_missing: bool
     overwrite: bool
@@ -41,10 +43,11 @@ def made(
     *,
     identify: Callable[[Any, Options], Mapping[str, Any] | None] = lambda data, options: None,
     cache: str | Path,
+    by: str | None = None,
     categorical: Categorical = (),
     drop_missing: bool = False,
     overwrite: bool = False,
-    progressbar: bool = True,
+    progressbar: bool | None = True,
 ) -> Store:
     """Return the rows of a source, written to a folder now or before.
 
@@ -54,6 +57,13 @@ def made(
         Columns to keep. Default: all.
     cache : str or Path
         The folder to make, or to use if it was made from the same source before.
+    by : str, optional
+        Column of integers or categories, as of customers, whose rows are kept together: rows are
+        sorted by it, those of one customer as they come. Steps need that where they integrate
+        effects of customers out. Sorting takes little memory, and while it goes on as much room on
+        the disk again. If it is interrupted after all rows were read, the same call goes on from
+        there, as long as it can be told that the source is the same. Rows that are appended are
+        sorted among themselves.
     categorical : sequence of str or dict of str to sequence, optional
         Columns of text, or anything else, of which codes and levels are kept, these in the order in
         which they are found. Those of dictionary type need not be named, and have their own order.
@@ -84,7 +94,11 @@ def made(
     """
     options = Options(columns, categorical, drop_missing)
     path = folder_at(cache)
+    if by is not None and not isinstance(by, str):
+        raise TypeError(f'by must be the name of a column, such as by="customer"; got {by!r}.')
     source = json.loads(json.dumps(identify(data, options)))  # as in a header
+    if source is not None and by is not None:
+        source["by"] = by
     if not overwrite and path.exists():
         return made_before(path, source)
     with locked(path):
@@ -92,8 +106,11 @@ def made(
             return made_before(path, source)
         if path.exists():
             refuse_foreign(path)
-        blocks, n_rows, levels = read(data, options)
-        with temporary(path) as folder:
+        with (
+            in_order(path, by, options, source, lambda: read(data, options), progressbar) as found,
+            temporary(path) as folder,
+        ):
+            blocks, n_rows, levels = found
             rows = Written(path)
             with complaints(path):
                 file = (folder / ROWS).open("wb", buffering=0)
@@ -104,7 +121,9 @@ def made(
                 raise ValueError(
                     f"There are no rows to write to {path}: the source is empty{beside}."
                 )
-            text = rows.header(folder / ROWS, source, levels, drop_missing=options.drop_missing)
+            text = rows.header(
+                folder / ROWS, source, levels, drop_missing=options.drop_missing, by=by
+            )
             with complaints(path):
                 write(folder / HEADER, text)
                 sync_folder(folder)

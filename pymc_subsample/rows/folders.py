@@ -17,7 +17,16 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from pymc_subsample.rows.store import FORMAT, HEADER, RESULTS, ROWS, Store, StoreError, read_header
+from pymc_subsample.rows.store import (
+    FORMAT,
+    HEADER,
+    RESULTS,
+    ROWS,
+    UNITS,
+    Store,
+    StoreError,
+    read_header,
+)
 from pymc_subsample.validation import shown
 
 _log = logging.getLogger("pymc.subsample")
@@ -200,7 +209,7 @@ def refuse_foreign(path: Path) -> None:
     known = ROWS in names
     with suppress(StoreError):
         known = known or read_header(path).get("format") == FORMAT
-    if not known or names - {HEADER, ROWS, RESULTS, f"{HEADER}.{PARTIAL}"}:
+    if not known or names - {HEADER, ROWS, RESULTS, UNITS, f"{HEADER}.{PARTIAL}"}:
         raise StoreError(
             f"{path} was not made by Rows (it holds {shown(sorted(names))}) and is not replaced. "
             "Choose another path."

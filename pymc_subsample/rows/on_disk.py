@@ -8,12 +8,13 @@ from typing import Any, Unpack
 import numpy as np
 
 from pymc_subsample.rows import sources
+from pymc_subsample.rows.appending import appended
 from pymc_subsample.rows.columns import Columns, StoredColumn
 from pymc_subsample.rows.constructors import TableOptions, folder_at, in_full, made
 from pymc_subsample.rows.drawn_samples import remember
 from pymc_subsample.rows.row_format import NotNumbersError
 from pymc_subsample.rows.store import Store
-from pymc_subsample.rows.writing import RowBlocks, appended
+from pymc_subsample.rows.writing import RowBlocks
 
 
 class Rows(Columns):
@@ -231,6 +232,7 @@ class Rows(Columns):
         n_rows: int | None = None,
         *,
         cache: str | Path,
+        by: str | None = None,
         coords: Mapping[str, Sequence] | None = None,
         overwrite: bool = False,
         progressbar: bool = True,
@@ -252,7 +254,7 @@ class Rows(Columns):
             return sources.given(several, n_rows), n_rows, dict(coords or {})
 
         return cls._of(
-            made(read, blocks, cache=cache, overwrite=overwrite, progressbar=progressbar)
+            made(read, blocks, cache=cache, by=by, overwrite=overwrite, progressbar=progressbar)
         )
 
     def sample(self, k: int, seed: int | np.random.Generator | None = 0) -> dict[str, np.ndarray]:
@@ -289,7 +291,7 @@ class Rows(Columns):
         self._store.verify()
 
     def append(self, data: Any, *, progressbar: bool = True) -> None:
-        """Write more rows behind these.
+        """Write more rows behind these, sorted among themselves if these are (``by=``).
 
         Steps, views and pickles that were made before go on with the rows that they had, which
         stay as they are. Rows with missing values are left out if those of the folder were
@@ -315,7 +317,7 @@ class Rows(Columns):
         options = sources.Options(list(store.fields), list(levels), store.drop_missing, levels)
         read = partial(sources.more, data, options)
         try:
-            self._set(appended(store, read, progressbar=progressbar), None)
+            self._set(appended(store, options, read, progressbar=progressbar), None)
         except NotNumbersError as error:
             raise TypeError(
                 f"Rows keep numbers, and these columns to append are none: {error.listed}. Words "
@@ -351,6 +353,11 @@ class Several:
     def checked(self) -> bool:
         """Whether a model was compared with all of them, and they with the model."""
         return all(rows.checked for rows in self.rows)
+
+    @property
+    def complete(self) -> bool:
+        """Whether a model was written on samples that cannot have brought anything else into it."""
+        return all(rows.complete for rows in self.rows)
 
     def as_checked(self) -> "Several":
         """Return the same rows for a model that was compared with all of them."""

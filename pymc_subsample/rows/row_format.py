@@ -103,6 +103,11 @@ def records_of(
     return records
 
 
+def columns_of(fields: Sequence[Field], records: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the columns of rows by name, as views of their bytes."""
+    return {f.name: view(records, [f.offset], f.dtype, f.shape) for f in fields}
+
+
 def view(
     records: np.ndarray, offsets: Sequence[int], dtype: np.dtype, shape: tuple[int, ...]
 ) -> np.ndarray:

@@ -23,7 +23,7 @@ from pymc_subsample.rows.statistics import ColumnStatistics, statistics_from_jso
 _log = logging.getLogger("pymc.subsample")
 
 FORMAT, VERSION = "pymc_subsample rows", 2
-HEADER, ROWS, RESULTS = "header.json", "rows.bin", "kept"
+HEADER, ROWS, RESULTS, UNITS = "header.json", "rows.bin", "kept", "units"
 # Rows of a segment that are compared with the header whenever a folder is opened. A choice: a
 # page of memory or some; passes ask for 16 MB, which disks read at full speed.
 _GLIMPSED = 64
@@ -73,6 +73,8 @@ class Store:
 
     # How often the disk will still be asked for all rows at once.
     _asked = 0
+    # What has to be there as long as this is, if anything.
+    keeps: Any = None
 
     def __init__(
         self, path: Path, n_rows: int | None = None, fingerprint: str | None = None
@@ -104,6 +106,8 @@ class Store:
             )
         self.source = header["source"]
         self.drop_missing: bool = header["drop_missing"]
+        # The column by which each segment is sorted, if one was named.
+        self.by: str | None = header.get("by")
         self.row_bytes: int = header["row_bytes"]
         self.fields = {f.name: f for f in map(field_from_json, header["columns"])}
         self.segments: list[Segment] = []
@@ -325,6 +329,7 @@ def header_of(
     segments: Sequence[Segment],
     *,
     drop_missing: bool,
+    by: str | None = None,
 ) -> str:
     """Return the text of a header."""
     header = {
@@ -334,6 +339,7 @@ def header_of(
         "row_bytes": row_bytes,
         "source": source,
         "drop_missing": drop_missing,
+        "by": by,
         "columns": [f.as_json() for f in fields],
         "segments": [s.as_json() for s in segments],
     }

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
@@ -15,17 +15,13 @@ from rich import get_console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from pymc_subsample.rows.folders import (
-    PARTIAL,
     complaints,
-    locked,
     require_space,
     sync,
-    sync_folder,
-    write,
 )
-from pymc_subsample.rows.row_format import Field, laid_out, listed, records_of, stored_types
+from pymc_subsample.rows.row_format import Field, columns_of, laid_out, records_of, stored_types
 from pymc_subsample.rows.statistics import ColumnStatistics, statistics
-from pymc_subsample.rows.store import HEADER, ROWS, Segment, Store, StoreError, glimpse, header_of
+from pymc_subsample.rows.store import Segment, Store, glimpse, header_of
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -34,74 +30,33 @@ RowBlock = Mapping[str, np.ndarray]
 RowBlocks = tuple[Iterator[RowBlock], int | None, Mapping[str, Sequence]]
 
 
-def appended(store: Store, read: Callable[[], RowBlocks], *, progressbar: bool) -> Store:
-    """Write more rows behind those of a folder; return it with all of them.
-
-    They count from the moment on that the header names them: rows of an append that was killed
-    are written over by the next one.
-    """
-    path = store.path
-    with locked(path):
-        current = Store(path)
-        if current.fingerprint != store.fingerprint:
-            raise StoreError(
-                f"{path} has changed since these rows were opened: it holds "
-                f"{current.n_rows:,} rows instead of {store.n_rows:,}, or others. Append to "
-                "Rows.open(path)."
-            )
-        blocks, n_rows, levels = read()
-        rows = Written(path, current)
-        with complaints(path):
-            file = (path / ROWS).open("r+b", buffering=0)
-        with file:
-            file.truncate(rows.start)
-            file.seek(rows.start)
-            try:
-                rows.write(file, blocks, n_rows, progressbar)
-            except BaseException:
-                with suppress(OSError):
-                    file.truncate(rows.start)
-                raise
-        if rows.n_rows:
-            new = path / f"{HEADER}.{PARTIAL}"
-            text = rows.header(
-                path / ROWS, current.source, levels, drop_missing=current.drop_missing
-            )
-            with complaints(path):
-                write(new, text)
-                new.replace(path / HEADER)
-                sync_folder(path)
-        found = Store(path)
-        _log_new_levels(current, found)
-        return found
-
-
 class Written:
     """Rows on their way into a file, and what is to be known of them.
 
-    Their columns are those of the rows before, else those of the first block.
+    Their columns are those of the rows before, else those of the first block. They are a segment
+    behind these, or if `apart` the first of a file of their own.
     """
 
-    def __init__(self, path: Path, before: Store | None = None) -> None:
+    def __init__(self, path: Path, before: Store | None = None, *, apart: bool = False) -> None:
         self.path = path
         self.fields: list[Field] = [] if before is None else list(before.fields.values())
         self.row_bytes = 0 if before is None else before.row_bytes
-        self.segments: list[Segment] = [] if before is None else before.segments
-        self.start = 0 if before is None else before.n_rows * self.row_bytes
+        self.segments: list[Segment] = [] if before is None or apart else list(before.segments)
+        self.start = sum(s.n_rows for s in self.segments) * self.row_bytes
         self.n_rows, self._digest = 0, sha256()
         self._statistics: dict[str, ColumnStatistics] = {}
 
     def write(
-        self, file: FileIO, blocks: Iterator[RowBlock], n_rows: int | None, progressbar: bool
+        self, file: FileIO, blocks: Iterator[RowBlock], n_rows: int | None, progressbar: bool | None
     ) -> None:
         """Write blocks, and wait until they are on the disk."""
-        with _progress(self.path, n_rows, progressbar) as advance:
+        with progress("Writing", self.path, n_rows, progressbar) as advance:
             for k, block in enumerate(blocks):
-                if not self.fields:
-                    self._lay_out(block)
+                records = self.records(block)
                 if n_rows is not None and not k:
                     require_space(self.path, n_rows * self.row_bytes)
-                advance(self._write(file, block))
+                self.add(file, records)
+                advance(len(records))
         with complaints(self.path):
             sync(file)
 
@@ -117,24 +72,26 @@ class Written:
             )
         self.fields, self.row_bytes = laid_out(arrays)
 
-    def _write(self, file: FileIO, block: RowBlock) -> int:
-        """Write a block; return its number of rows."""
-        arrays = self._fitting(block)
-        size = len(next(iter(arrays.values())))
-        if not size:
-            return 0
-        records = records_of(self.fields, self.row_bytes, arrays)
+    def records(self, block: RowBlock) -> np.ndarray:
+        """Return the rows of a block as bytes, shape (m, row_bytes); the first lays columns out."""
+        if not self.fields:
+            self._lay_out(block)
+        return records_of(self.fields, self.row_bytes, self._fitting(block))
+
+    def add(self, file: FileIO, records: np.ndarray) -> None:
+        """Write rows."""
+        if not len(records):
+            return
         with complaints(self.path):
             left = memoryview(records).cast("B")
             while left:  # a disk that is nearly full takes some of it
                 left = left[file.write(left) :]
         self._digest.update(records)
-        for name, x in arrays.items():
+        for name, x in columns_of(self.fields, records).items():
             found = statistics(x)
             known = self._statistics.get(name)
             self._statistics[name] = found if known is None else known + found
-        self.n_rows += size
-        return size
+        self.n_rows += len(records)
 
     def _fitting(self, block: RowBlock) -> dict[str, np.ndarray]:
         given = {name: np.asarray(x) for name, x in block.items()}
@@ -162,15 +119,31 @@ class Written:
             )
         return arrays
 
-    def header(
-        self, file: Path, source: Any, levels: Mapping[str, Sequence], *, drop_missing: bool
-    ) -> str:
-        """Return the text of the header of a file with all rows."""
+    def end_segment(self, file: Path) -> None:
+        """Let the rows that were written since the last segment be one."""
+        if not self.n_rows:
+            return
         records = np.memmap(file, np.uint8, "r", self.start, (self.n_rows, self.row_bytes))
         own = Segment(self.n_rows, self._digest.hexdigest(), glimpse(records), self._statistics)
-        segments = [*self.segments, own]
-        fields = [_with_levels(f, levels, segments) for f in self.fields]
-        return header_of(source, fields, self.row_bytes, segments, drop_missing=drop_missing)
+        self.segments.append(own)
+        self.start += self.n_rows * self.row_bytes
+        self.n_rows, self._digest, self._statistics = 0, sha256(), {}
+
+    def header(
+        self,
+        file: Path,
+        source: Any,
+        levels: Mapping[str, Sequence],
+        *,
+        drop_missing: bool,
+        by: str | None,
+    ) -> str:
+        """Return the text of the header of a file with all rows."""
+        self.end_segment(file)
+        fields = [_with_levels(f, levels, self.segments) for f in self.fields]
+        return header_of(
+            source, fields, self.row_bytes, self.segments, drop_missing=drop_missing, by=by
+        )
 
 
 def _as_type(field: Field, x: np.ndarray) -> np.ndarray:
@@ -211,14 +184,6 @@ def _unfit(dtype: np.dtype, x: np.ndarray) -> np.ndarray:
         return ~((x >= low) & (x <= high) & (np.floor(x) == x))
 
 
-def _log_new_levels(before: Store, after: Store) -> None:
-    for name, field in after.fields.items():
-        added = list(field.levels or ())[len(before.fields[name].levels or ()) :]
-        if added:
-            said = "new level" if len(added) == 1 else f"{len(added):,} new levels"
-            _log.info("%s of %r: %s", said, name, listed(added))
-
-
 def _with_levels(
     field: Field, levels: Mapping[str, Sequence], segments: Sequence[Segment]
 ) -> Field:
@@ -236,12 +201,14 @@ def _with_levels(
 
 
 @contextmanager
-def _progress(path: Path, n_rows: int | None, wanted: bool) -> Iterator[Callable[[int], None]]:
-    """Show how many rows are written, and how fast; say so at the end."""
+def progress(
+    what: str, path: Path, n_rows: int | None, wanted: bool | None
+) -> Iterator[Callable[[int], None]]:
+    """Show how many rows are written, or sorted, and how fast; say so at the end, but for None."""
     start, done = time.perf_counter(), 0
     console = get_console()
     bar = Progress(
-        TextColumn("Writing {task.description}"),
+        TextColumn(f"{what} {{task.description}}"),
         BarColumn(),
         TextColumn("{task.completed:,.0f} rows, {task.fields[rate]:,.0f} per second"),
         console=console,
@@ -258,8 +225,11 @@ def _progress(path: Path, n_rows: int | None, wanted: bool) -> Iterator[Callable
             bar.update(task, completed=done, rate=rate)
 
         yield advance
+    if wanted is None:
+        return
     took = time.perf_counter() - start
-    _log.info(
-        "%s: %s rows written in %.1f s, %s per second",
-        path, f"{done:,}", took, f"{done / max(took, 1e-9):,.0f}",
-    )  # fmt: skip
+    said = path, f"{done:,}", took, f"{done / max(took, 1e-9):,.0f}"
+    if what == "Sorting":
+        _log.info("%s: %s rows read and sorted in runs in %.1f s, %s per second", *said)
+    else:
+        _log.info("%s: %s rows written in %.1f s, %s per second", *said)

@@ -4,7 +4,7 @@ That is what twice as many nodes change that are placed anew, around the units' 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -62,6 +62,11 @@ class Marginal:
     reference: np.ndarray  # Values of shared variables.
     modes: Modes  # At the reference.
     integral: Integral
+
+    def at(self, units: np.ndarray) -> "Marginal":
+        """Return these integrals for some units, by position."""
+        functions = self.functions.of(self.functions.levels[units])
+        return replace(self, functions=functions, modes=self.modes.of(units))
 
     def modes_at(
         self, functions: UnitFunctions, theta: np.ndarray, units: np.ndarray | None = None

@@ -90,13 +90,17 @@ def paying_one(reading: Reading, groupings: Sequence[Grouping]) -> Grouping | No
     """
     paying = [g for g in groupings if g.pays and not _holds_all(reading, g)]
     if len(paying) > 1:
-        raise TallModelError(
-            f"Variables of several groupings have many levels of few rows: "
-            f"{'; '.join(g.described for g in paying)}. Integrals are over one grouping, and the "
-            "levels of another are parameters, which so few rows do not tell. Name the one in "
-            "integrate= and sample all rows, or leave a grouping out."
-        )
+        raise several_pay([g.described for g in paying])
     return paying[0] if paying else None
+
+
+def several_pay(described: Sequence[str]) -> TallModelError:
+    """Return what to say of several groupings of many levels of few rows."""
+    return TallModelError(
+        f"Variables of several groupings have many levels of few rows: {'; '.join(described)}. "
+        "Integrals are over one grouping, and the levels of another are parameters, which so few "
+        "rows do not tell. Name the one in integrate= and sample all rows, or leave a grouping out."
+    )
 
 
 def would_pay(reading: Reading, names: Iterable[str]) -> list[str]:
@@ -106,14 +110,16 @@ def would_pay(reading: Reading, names: Iterable[str]) -> list[str]:
     return [name for name, n in lengths.items() if pays(n, max(1.0, rows / n))]
 
 
-def may_pay(model: pm.Model) -> bool:
+def may_pay(model: pm.Model, n_rows: int | None = None) -> bool:
     """Whether a variable is discrete, or long enough beside the observed ones for a look.
 
-    Or put among other values, as what is missing of a column.
+    Or put among other values, as what is missing of a column. `n_rows` is the number of rows where
+    the model holds a sample of them.
     """
     if any(v.type.ndim for v in model.discrete_value_vars) or _put_among_others(model):
         return True
     rows = max((max(v.type.shape or (1,), default=1) or 1 for v in _observed(model)), default=1)
+    rows = rows if n_rows is None else n_rows
     continuous = [model.values_to_rvs[v].name for v in model.continuous_value_vars]
     long = [model[name] for name in continuous if model[name].type.ndim]
     if not long:

@@ -18,11 +18,13 @@ from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.errors import CoupledRows, op_name
 from pymc_subsample.model.trace import RowTrace
-from pymc_subsample.units.groupings import Grouping, NotLocal, Use, joined, of_uses, pairs
+from pymc_subsample.rows.runs import NotTogether, Runs, find_runs
+from pymc_subsample.units.groupings import Grouping, NotLocal, Use, joined, of_uses, pairs, pays
 from pymc_subsample.units.placed import PLACES
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.standardised import among_others, standardised
 from pymc_subsample.units.states import Endless, is_discrete, values_of
+from pymc_subsample.units.stored_rows import reads_disk, stored_index
 
 
 def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
@@ -112,9 +114,9 @@ def _use(reading: Reading, position: int, name: str, value: Variable) -> Use:
             reason = NotLocal(f"is read by {term.name!r}, whose rows are coupled by {error}")
             continue
         try:
-            index, levels, own = _read_by(reading, trace, term.graph, axis, value)
+            index, levels, own, runs = _read_by(reading, trace, term.graph, axis, value)
             numbers = int(np.prod(term.shape)) // term.shape[axis]
-            return Use(position, axis, index, levels, numbers, own)
+            return Use(position, axis, index, levels, numbers, own, runs)
         except NotLocal as error:
             reason = NotLocal(f"{error} in {term.name!r}")
     raise reason
@@ -137,7 +139,7 @@ def _uses_in_priors(reading: Reading, name: str, value: Variable) -> list[Use]:
             except (CoupledRows, NotLocal):
                 continue
             if trace.axes.get(reading.values[child]) == axis and read[0].ndim == 1:
-                found.append(Use(child, axis, read[0], *read[1:2], 1, read[2]))
+                found.append(Use(child, axis, read[0], *read[1:2], 1, read[2], read[3]))
                 break
     return found
 
@@ -180,15 +182,19 @@ def level_axis(trace: RowTrace, node: Apply) -> tuple[int, Variable]:
 
 def _read_by(
     reading: Reading, trace: RowTrace, graph: Variable, axis: int, value: Variable
-) -> tuple[np.ndarray, int, int]:
-    """Return the level of each row, the number of levels, and their axis."""
+) -> tuple[np.ndarray, int, int, Runs | None]:
+    """Return the level of each row, the number of levels, and their axis.
+
+    Of rows on disk, levels are those of runs of rows, which are returned, too.
+    """
     tables = gathers(trace, graph, [value])
     n_rows = graph.type.shape[axis]
     if value in trace.axes:
         if tables:
             raise NotLocal("is read by each row at its own and at other levels")
-        return np.arange(n_rows), n_rows, trace.axes[value]
+        return np.arange(n_rows), n_rows, trace.axes[value], None
     found: tuple[np.ndarray, int, int] | None = None
+    runs: Runs | None = None
     for node, table in tables.items():
         level, entry = level_axis(trace, node)
         levels, own = table.type.shape[level], reading.trace()
@@ -198,7 +204,10 @@ def _read_by(
             raise NotLocal(f"is read through {error}, which mixes its levels,") from None
         if value not in own.axes or gathers(own, table, [value]):
             raise NotLocal("is read through what mixes its levels")
-        [index] = evaluate([entry], reading.arrays)
+        if reads_disk(entry, reading.arrays):
+            index = (runs := _runs(reading, entry, levels)).levels
+        else:
+            [index] = evaluate([entry], reading.arrays)
         if entry.name != PLACES:
             index = np.where(index < 0, index + levels, index)
         use = index, levels, own.axes[value]
@@ -214,7 +223,33 @@ def _read_by(
         found = use
     if found is None:
         raise NotLocal("is not read by the level of a row")
-    return found
+    return *found, runs
+
+
+def _runs(reading: Reading, entry: Variable, levels: int) -> Runs:
+    """Return where rows on disk of each level are; raise `NotLocal` if they are not together."""
+    column = stored_index(entry, reading.arrays)
+    if column is None:
+        raise NotLocal(
+            "is indexed by what the model computes of columns on disk. Make a column of it, by "
+            "which the rows are kept together,"
+        )
+    name, rows = column.fields[0].name, len(column)
+    if column.offsets[0] not in reading.runs:
+        low, high = column.statistic("low"), column.statistic("high")
+        if low < 0 or high >= levels:
+            raise NotLocal(f"is indexed by {name!r}, which has numbers from {low} to {high},")
+        try:
+            reading.runs[column.offsets[0]] = find_runs(column)
+        except NotTogether as error:
+            said = (
+                f"is read by the levels of {name!r} in {column.store.path}, whose rows are not "
+                f"together: {error}. Make the rows with by={name!r}, which sorts them"
+            )
+            if pays(levels, max(1.0, rows / levels)):
+                reading.apart.append(said)
+            raise NotLocal(said) from None
+    return reading.runs[column.offsets[0]]
 
 
 def _without_parents(

@@ -9,7 +9,9 @@ import xarray as xr
 
 from pymc_subsample.compiled.functions import without_c
 from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
+from pymc_subsample.model.binding import require_rows
 from pymc_subsample.model.context import generator, model_in_context
+from pymc_subsample.rows import Rows, Several
 from pymc_subsample.units.accuracy import TOLERABLE, Marginal, error_at
 from pymc_subsample.units.drawing import EXCESS, drawer_of
 from pymc_subsample.units.graphs import UnitGraphs
@@ -37,6 +39,7 @@ def effects(
     *,
     levels: Any = None,
     quantiles: Sequence[float] = (0.055, 0.945),
+    data: Rows | None = None,
     rng: int | np.random.Generator | None = None,
 ) -> xr.Dataset:
     r"""Draw what `marginalize` has integrated out, or summarise it.
@@ -63,6 +66,8 @@ def effects(
         deterministics rows.
     quantiles : sequence of float, default (0.055, 0.945)
         Of the summary.
+    data : Rows, optional
+        Rows on disk, of which the model holds a sample, if the step had them.
     rng : int or numpy.random.Generator, optional
         Default: 0.
 
@@ -107,7 +112,10 @@ def effects(
     result = unread_draws(model, posterior, afterwards, levels, random, probs)
     if wanted is not None and set(wanted) == set(afterwards):
         return result
-    marginal = marginal_of_run(idata, model, "pms.effects")
+    rows = None if data is None else require_rows(data)
+    if isinstance(rows, Several):
+        raise TypeError("data must be the rows of one folder, as units of rows on disk are.")
+    marginal = marginal_of_run(idata, model, "pms.effects", rows)
     if marginal is None:
         if unknown := sorted(set(wanted or ()) - set(afterwards)):
             raise ValueError(

@@ -19,14 +19,15 @@ from pymc_subsample.model.simplify import simplified
 from pymc_subsample.model.support import owner_of_check
 from pymc_subsample.model.terms import RowTerm
 from pymc_subsample.model.trace import RowTrace
+from pymc_subsample.rows.columns import StoredColumn
+from pymc_subsample.rows.runs import Runs
+from pymc_subsample.units.alike import LOOKED, are_alike, first_of_alike
 from pymc_subsample.units.discovery import gathers
 from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.states import States, states_of
+from pymc_subsample.units.stored_rows import StoredRows
 from pymc_subsample.units.tables import Tables, settled
-
-# Of so many rows it is seen whether enough are alike: a tenth, which saves as much time.
-_LOOKED, _SAVED = 20_000, 0.1
 
 
 @dataclass
@@ -47,6 +48,8 @@ class RowGraph:
     index: np.ndarray  # Level of each row.
     times: np.ndarray  # How often each row counts.
     chosen: np.ndarray | None = None  # Which rows of a term these are, None for all.
+    # Of rows on disk, what reads them; then columns have no arrays, and `index` is of runs.
+    stored: StoredRows | None = None
 
     @cached_property
     def merged(self) -> "RowGraph":
@@ -54,29 +57,20 @@ class RowGraph:
 
         Itself if few are.
         """
+        if self.stored is not None:
+            return replace(self, stored=self.stored.merged)
         if (n := len(self.index)) == 0:
             return self
-        looked = min(n, _LOOKED)
-        if len(self._first(looked)[0]) > (1 - _SAVED) * looked:
+        looked = min(n, LOOKED)
+        columns = [np.moveaxis(c.array, c.axis, 0) for c in self.columns.values()]
+        if not are_alike(self.index[:looked], [x[:looked] for x in columns]):
             return self
-        rows, times = self._first(n)
-        columns = {
+        rows, times = first_of_alike(self.index, columns)
+        some = {
             v: Column(np.take(c.array, rows, axis=c.axis), c.axis) for v, c in self.columns.items()
         }
         chosen = None if self.chosen is None else self.chosen[rows]
-        return replace(self, columns=columns, index=self.index[rows], times=times, chosen=chosen)
-
-    def _first(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first of those that are alike, of n rows, and how many of each there are."""
-        arrays = [np.moveaxis(c.array, c.axis, 0)[:n].reshape(n, -1) for c in self.columns.values()]
-        numbers = np.hstack([
-            np.ascontiguousarray(x).view(np.uint8).reshape(n, -1)
-            for x in (self.index[:n, None], *arrays)
-        ])  # fmt: skip
-        keys = np.ascontiguousarray(numbers).view(f"V{numbers.shape[1]}").ravel()
-        _, rows, times = np.unique(keys, return_index=True, return_counts=True)
-        order = np.argsort(rows)
-        return rows[order], times[order]
+        return replace(self, columns=some, index=self.index[rows], times=times, chosen=chosen)
 
 
 @dataclass
@@ -208,7 +202,8 @@ class _SomeRows:
     graph: Variable
     axis: int
     chosen: np.ndarray | None  # Which rows these are, None for all,
-    levels: np.ndarray | None  # and the level of each row of the term; None if they have none.
+    # and the level of each row of the term; None if they have none.
+    levels: np.ndarray | StoredColumn | None
     trace: RowTrace
     nodes: dict[Apply, Variable]
 
@@ -234,6 +229,8 @@ def _read(reading: Reading, position: int, tables: Tables) -> list[_SomeRows]:
         for node, table in nodes.items():
             tables.add(trace, node, table)
         levels = np.maximum(index, 0) if has else None
+        if grouping.runs is not None:
+            levels = grouping.runs.column
         found.append(_SomeRows(graph, axis, None if whole else chosen, levels, trace, nodes))
     return found
 
@@ -326,19 +323,23 @@ def _row_graph(
     batch = batch_graph([graph, *(g for g, _, _ in guards)], trace, dependent, reading.arrays)
     others = [(1 + i, guard) for i, (_, guard, _) in enumerate(guards)]
     index = np.zeros(n_rows, dtype=int) if part.levels is None else part.levels
-    return _finished(batch, trace, reading.arrays, [axis], others, names, place, index, part.chosen)
+    return _finished(
+        batch, trace, reading.arrays, [axis], others, names, place, index, part.chosen,
+        tables.grouping.runs,
+    )  # fmt: skip
 
 
 def _finished(
     batch: BatchGraph,
     trace: RowTrace,
-    arrays: Mapping[Variable, np.ndarray],
+    arrays: dict[Variable, np.ndarray],
     axes: Sequence[int],
     guards: Sequence[tuple[int, int]],
     names: Mapping[Variable, str],
     place: Mapping[Variable, Variable],
-    index: np.ndarray,
+    index: np.ndarray | StoredColumn,
     chosen: np.ndarray | None,
+    runs: Runs | None = None,
 ) -> RowGraph:
     """Add up what each row has, and put parameters back as functions of shared variables."""
     parts = [_vector(g, a, pt.sum) for g, a in zip(batch.outputs, axes, strict=False)]
@@ -348,19 +349,28 @@ def _finished(
     parameters = _frozen(rebuild(list(batch.parameters.values()), dict(place)), arrays)
     output = simplified(output, batch)
     [output] = rebuild([output], dict(zip(batch.parameters, parameters, strict=True)))
-    columns, local = {}, {}
+    columns, local, above = {}, {}, set(ancestors([output]))
+    read = {new: old for new, old in batch.columns.items() if new in above and old not in names}
     for new, old in batch.columns.items():
         if old in names:
             local[new] = names[old]
+            continue
+        if new not in above:
+            continue
+        if runs is not None:
+            columns[new] = Column(np.empty(0), trace.axes[old])
             continue
         value = arrays[old] if old in arrays else evaluate([old], arrays)[0]
         if chosen is not None:
             value = np.take(value, chosen, axis=trace.axes[old])
         columns[new] = Column(value, trace.axes[old])
-    index = index if chosen is None else index[chosen]
-    above = set(ancestors([output]))
-    columns = {v: c for v, c in columns.items() if v in above}
     local = {v: name for v, name in local.items() if v in above}
+    if runs is not None:
+        stored = StoredRows(list(read.values()), [c.axis for c in columns.values()], arrays, runs)
+        times = np.ones(len(runs.levels), dtype=int)
+        return RowGraph(output, columns, local, runs.levels, times, stored=stored)
+    assert isinstance(index, np.ndarray)  # rows on disk have runs
+    index = index if chosen is None else index[chosen]
     return RowGraph(output, columns, local, index, np.ones(len(index), dtype=int), chosen)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pymc_subsample.rows.runs import Runs
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.states import is_discrete
 
@@ -32,6 +33,8 @@ class Use:
     levels: int
     numbers: int  # Elements that a row has.
     own: int  # Axis of the variable with the levels.
+    # Of rows on disk, which are together: `index` is of runs of rows.
+    runs: Runs | None = None
 
 
 @dataclass
@@ -52,6 +55,8 @@ class Grouping:
     # Elements of a variable that levels have, of shape (levels,) or (levels, k), -1 for none. Those
     # of others have one each.
     elements: dict[str, np.ndarray] = field(default_factory=dict)
+    # Of rows on disk, where rows of each level are; `index` has levels of runs.
+    runs: Runs | None = None
 
     def elements_of(self, name: str) -> np.ndarray:
         """Return which elements of a variable levels have, -1 for none."""
@@ -65,6 +70,8 @@ class Grouping:
     @property
     def rows(self) -> int:
         """Number of rows of all terms, of which each element is one."""
+        if self.runs is not None:
+            return sum(self.numbers.values()) * int(self.runs.lengths.sum())
         return sum(self.numbers[t] * int((i >= 0).sum()) for t, i in self.index.items())
 
     @property
@@ -79,7 +86,7 @@ class Grouping:
 
         Rows are along the longer axis of a term.
         """
-        return any(
+        return self.runs is None and any(
             len(index) > self.numbers[t] and np.array_equal(index, np.arange(self.levels))
             for t, index in self.index.items()
         )
@@ -116,8 +123,11 @@ def of_uses(reading: Reading, name: str, found: Sequence[Use], *, among_others: 
     Where rows read several of them, levels are rows.
     """
     first = found[0]
+    if any(use.runs is not first.runs for use in found):
+        raise NotLocal("is read by several columns of rows on disk")
     discrete = is_discrete(reading.values[name])
     new = Grouping([name], first.levels, {name: first.own}, discrete, among_others)
+    new.runs = first.runs
     several = [use for use in found if use.index.ndim > 1]
     level = np.arange(first.levels)  # Of each element.
     if several:
@@ -156,6 +166,8 @@ def pairs(a: Grouping, b: Grouping) -> np.ndarray | None:
     """
     both = a.index.keys() & b.index.keys()
     above = a.above.keys() & b.above.keys()
+    if a.runs is not b.runs:
+        return None
     if not (both or above) or any(a.axes[term] != b.axes[term] for term in both):
         return None
     read = [(a.index[term], b.index[term]) for term in both]
@@ -205,4 +217,5 @@ def joined(a: Grouping, b: Grouping, together: np.ndarray) -> Grouping:
         both(a.above, b.above),
         a.links | b.links,
         elements,
+        a.runs,
     )

@@ -1,8 +1,9 @@
 """A model without its local variables: the log-likelihoods of units in their place."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import pymc as pm
@@ -20,7 +21,14 @@ from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.graph.vectorised import broadcasts, vectorised
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
-from pymc_subsample.units.layout import Table, places, tables
+from pymc_subsample.units.layout import (
+    Table,
+    mode_numbers,
+    placed_first,
+    row_numbers,
+    state_numbers,
+    tables,
+)
 from pymc_subsample.units.moving import newton
 from pymc_subsample.units.quadrature import nodes, of_fewer
 from pymc_subsample.units.reading import Reading
@@ -36,6 +44,13 @@ _CHECKED = 20
 # any other state of at most 20,000 rows, and sums with it keep seven digits.
 _RULED_OUT = -1e9
 _CONDITION = CheckParameterValue("parameters of units", can_be_replaced_by_ninf=True)
+
+
+class Storing(Protocol):
+    """What keeps tables on disk."""
+
+    def added(self, marginal: Marginal, table: Table, label: str) -> Variable:
+        """Write the units of a table; return their log-likelihoods, over a sample of them."""
 
 
 def without(reading: Reading, names: Sequence[str], functions: UnitFunctions) -> pm.Model:
@@ -55,20 +70,25 @@ def start_at(model: pm.Model, functions: UnitFunctions, theta: np.ndarray) -> No
         model.set_initval(model[name], value)
 
 
-def add_units(new: pm.Model, marginal: Marginal) -> None:
-    """Add a potential with the log-likelihood of units for each table."""
+def add_units(new: pm.Model, marginal: Marginal, stored: Storing | None = None) -> None:
+    """Add a potential with the log-likelihood of units for each table; some tables are `stored`."""
     graphs = marginal.functions.graphs
     shared = {v: _tensor(new[name]) for name, v in graphs.shared.items()}
     name = " ".join(graphs.grouping.names)
     for table in tables(marginal.functions, marginal.integral.per_dimension):
-        some = table.of(_CHECKED)
-        check_table(marginal, some.units, log_likelihood(marginal, some, "checked"))
+        few = table.of(_CHECKED)
+        own = marginal.at(few.units)
+        few = replace(few, units=np.arange(len(few.units)))
+        check_table(own, log_likelihood(own, few, "checked"))
         label = f"{name}: units of {' and '.join(map(str, table.lengths))} rows"
         if graphs.active is not None:
             label += f" and {table.elements + table.discrete} variables"
             if graphs.states is not None and not graphs.exact:
                 label += f", {table.discrete} of them discrete"
-        term = log_likelihood(marginal, table, label)
+        if stored is None:
+            term = log_likelihood(marginal, table, label)
+        else:
+            term = stored.added(marginal, table, label)
         if graphs.conditions:
             term = _CONDITION(term, pt.all(pt.stack(graphs.conditions)))
         pm.Potential(label, rebuild([term], dict(shared))[0])
@@ -112,9 +132,14 @@ class _Rows:
         return found.sum(axis=2)
 
 
-def log_likelihood(marginal: Marginal, table: Table, name: str) -> Variable:
-    """Return the log-likelihood of each unit of a table."""
-    data = partial(_data, name)
+def log_likelihood(
+    marginal: Marginal, table: Table, name: str, data: Callable | None = None
+) -> Variable:
+    """Return the log-likelihood of each unit of a table.
+
+    ``data(what, numbers)`` makes a variable of what a table holds. Default: a shared one.
+    """
+    data = partial(_data, name) if data is None else data
     rows = list(_rows(marginal.functions, table, data))
     each = [_at(marginal, rows, *group) for group in _nodes(marginal, table, rows, data)]
     total = pt.concatenate(each, axis=1) if len(each) > 1 else each[0]
@@ -129,34 +154,31 @@ def _nodes(
     A group is evaluated at once, as (units, nodes). Each state is one of its own: what it makes
     constant, as a probability of zero, has no derivative.
     """
-    graphs, levels = marginal.functions.graphs, marginal.functions.levels[table.units]
+    graphs = marginal.functions.graphs
     u, log_weights = (
         ([], pt.zeros((1, 1))) if graphs.exact else _continuous(marginal, table, parts, data)
     )
     if graphs.states is None:
         yield u, log_weights
         return
-    states = marginal.functions.of(levels).all_states
-    for k, (state, nothing) in enumerate(zip(*states, strict=True)):
+    states = state_numbers(marginal.functions, table)
+    for k, (state, (what, log_weight)) in enumerate(states):
         each = [
             _same_or(data, f"state{k}_{i}", state[:, [i]]) if discrete else u[i]
             for i, discrete in enumerate(graphs.discrete)
         ]
-        yield each, log_weights + data(f"nothing{k}", nothing[:, None])
+        yield each, log_weights + data(what, log_weight)
 
 
 def _continuous(
     marginal: Marginal, table: Table, parts: Sequence[_Rows], data: Callable
 ) -> tuple[list[Variable], Variable]:
     """Return elements of continuous variables at nodes, zero for others, and log weights."""
-    graphs, levels = marginal.functions.graphs, marginal.functions.levels[table.units]
-    size, per_dimension = table.elements, marginal.integral.per_dimension
-    placed = np.ones((len(levels), size), dtype=bool)
-    if graphs.placed is not None:
-        placed = graphs.placed[levels]
-    own = np.argsort(~placed, axis=1, kind="stable")[:, :size]
+    graphs, size = marginal.functions.graphs, table.elements
+    per_dimension = marginal.integral.per_dimension
+    own, many = placed_first(marginal.functions, table)
     points, _ = nodes(size, per_dimension)
-    fewer, which = np.unique(placed.sum(axis=1), return_inverse=True)
+    fewer, which = np.unique(many, return_inverse=True)
     weights = np.array([of_fewer(size, per_dimension, int(k)) for k in fewer])
     log_weights = pt.constant(weights) if len(fewer) == 1 else data("weights", weights[which])
     m, S, volume = _placed(marginal, table, parts, own, data)
@@ -215,20 +237,15 @@ def _data(name: str, what: str, value: np.ndarray) -> Variable:
 
 
 def _rows(functions: UnitFunctions, table: Table, data: Callable) -> Iterator[_Rows]:
-    for t, (part, rows) in enumerate(zip(functions.parts, functions.data, strict=True)):
-        length = 1 if t == 0 else table.lengths[t - 1]
+    numbers = {what: data(what, x) for what, x in row_numbers(functions, table)}
+    for t, (part, length) in enumerate(zip(functions.parts, (1, *table.lengths), strict=True)):
         if not length:
             continue
-        at, counts = places(rows, table.units, length)
-        columns = {}
-        for c, (v, column) in enumerate(zip(part.columns, rows.columns, strict=True)):
-            axis = part.columns[v].axis
-            values = np.moveaxis(np.take(column, at, axis=axis), axis, 0)
-            columns[v] = data(f"{t}_{c}", np.ascontiguousarray(values))[:, None]
-        once = counts.max() == 1
-        some = data(f"{t}_rows", counts.astype(bool if once else np.float64))[:, None, :]
-        some = None if once and counts.all() else some
-        yield _Rows(part, columns, length, some)
+        columns = {
+            v: numbers[f"{t}_{c}"].astype(v.type.dtype)[:, None] for c, v in enumerate(part.columns)
+        }
+        counts = numbers.get(f"{t}_rows")
+        yield _Rows(part, columns, length, None if counts is None else counts[:, None, :])
 
 
 def _placed(
@@ -239,15 +256,12 @@ def _placed(
     Of the elements that are its `own`, (units, k). Nodes that move have no derivatives: integrals
     are the same wherever they are.
     """
-    graphs, modes = marginal.functions.graphs, marginal.modes
-    every, units = range(own.shape[1]), np.arange(len(own))
-    modes = marginal.modes.of(table.units)
-    m = [data(f"mode{i}", modes.m[units, own[:, i]])[:, None] for i in every]
-    S = [
-        [data(f"spread{i}_{j}", modes.S[units, own[:, i], own[:, j]])[:, None] for j in every]
-        for i in every
-    ]
-    volume = data("volume", modes.log_volume)[:, None]
+    graphs = marginal.functions.graphs
+    every = range(own.shape[1])
+    numbers = {what: data(what, x)[:, None] for what, x in mode_numbers(marginal, table, own)}
+    m = [numbers[f"mode{i}"] for i in every]
+    S = [[numbers[f"spread{i}_{j}"] for j in every] for i in every]
+    volume = numbers["volume"]
     if not marginal.integral.steps:
         return m, S, volume
     T, shrunk = S, pt.zeros_like(volume)

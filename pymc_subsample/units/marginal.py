@@ -15,11 +15,13 @@ from pymc_subsample.units.graphs import unit_graphs
 from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.integrated import add_units, start_at, without
 from pymc_subsample.units.missed_mass import refuse_other_modes
-from pymc_subsample.units.modes import find_modes
+from pymc_subsample.units.modes import find_all_modes
 from pymc_subsample.units.quadrature import nodes, nodes_of
 from pymc_subsample.units.reading import Reading, read, warn_of_codes
 from pymc_subsample.units.reference import find_reference, start_of
 from pymc_subsample.units.standardised import standardised
+from pymc_subsample.units.stored_check import in_memory, refuse_other_terms
+from pymc_subsample.units.stored_tables import StoredTables
 from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.unread import without_unread
 from pymc_subsample.units.verification import check_joint
@@ -123,25 +125,41 @@ def marginalize(
 
 
 def without_local(
-    reading: Reading, grouping: Grouping, per_dimension: int | None, rng: np.random.Generator
+    reading: Reading,
+    grouping: Grouping,
+    per_dimension: int | None,
+    rng: np.random.Generator,
+    stored: StoredTables | None = None,
 ) -> tuple[pm.Model, Marginal]:
-    """Return a model without the variables of a grouping, and what it keeps of these."""
-    reading = standardised(reading, grouping.names)
+    """Return a model without the variables of a grouping, and what it keeps of these.
+
+    Units of rows on disk are `stored`, and the model is written on a sample of them.
+    """
+    marginal = integrated(reading, grouping, per_dimension, rng)
+    new = without(marginal.functions.graphs.reading, grouping.names, marginal.functions)
+    with new:
+        add_units(new, marginal, stored)
+    start_at(new, marginal.functions, marginal.reference)
+    setattr(new, _INTEGRALS, marginal)
+    return new, marginal
+
+
+def integrated(
+    reading: Reading, grouping: Grouping, per_dimension: int | None, rng: np.random.Generator
+) -> Marginal:
+    """Return integrals over the variables of a grouping."""
+    refuse_other_terms(reading, grouping)
+    whole, reading = reading, standardised(reading, grouping.names)
     functions = UnitFunctions(unit_graphs(reading, grouping))
-    check_joint(functions, rng)
+    runs = grouping.runs
+    check_joint(functions if runs is None else in_memory(whole, functions, runs), rng)
     theta = find_reference(functions, rng)
-    modes = find_modes(functions, theta, start_of(functions))
+    modes = find_all_modes(functions, theta, start_of(functions))
     integral = choose_nodes(functions, theta, modes, rng, per_dimension)
     refuse_other_modes(functions, theta, modes, _reach(functions, integral.per_dimension), rng)
     if per_dimension is None and integral.error > TOLERABLE:
         raise inaccurate(integral, functions)
-    marginal = Marginal(functions, theta, modes, integral)
-    new = without(reading, grouping.names, functions)
-    with new:
-        add_units(new, marginal)
-    start_at(new, functions, theta)
-    setattr(new, _INTEGRALS, marginal)
-    return new, marginal
+    return Marginal(functions, theta, modes, integral)
 
 
 def integrals_of(model: pm.Model) -> Marginal | None:

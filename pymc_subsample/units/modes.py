@@ -45,6 +45,17 @@ def standing(units: int, size: int) -> Modes:
     return Modes(np.zeros((units, size)), spread, np.ones(units, dtype=bool))
 
 
+def find_all_modes(functions: UnitFunctions, theta: np.ndarray, start: np.ndarray) -> Modes:
+    """Return modes of all units as `find_modes` does, some at a time if rows are on disk."""
+    pieces = functions.pieces()
+    if len(pieces) == 1:
+        return find_modes(functions, theta, start)
+    found = [find_modes(functions.of(functions.levels[p]), theta, start[p]) for p in pieces]
+    return Modes(
+        *(np.concatenate([getattr(x, name) for x in found]) for name in ("m", "S", "found"))
+    )
+
+
 # Steps to where the density overflows or has no value do not gain.
 @np.errstate(all="ignore")
 def find_modes(functions: UnitFunctions, theta: np.ndarray, start: np.ndarray) -> Modes:
@@ -66,7 +77,7 @@ def find_modes(functions: UnitFunctions, theta: np.ndarray, start: np.ndarray) -
         if done.all():
             break
         left, value, step = left[~done], value[~done], step[~done]
-        own = functions.of(functions.levels[left])
+        own = functions.among(left)
         u[left] = _improved(own, theta, u[left], value, step)
     curvature = functions.derivatives(theta, u)[2]
     return Modes(u, _spread(-_finite(curvature), functions.active), found)
@@ -121,5 +132,5 @@ def _improved(
             break
         left = left[~gained]
         step[left] /= 2
-        own = functions.of(functions.levels[left])
+        own = functions.among(left)
     return u

@@ -16,7 +16,7 @@ from pytensor.tensor.basic import AllocEmpty, Join, Nonzero
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor
 from pytensor.tensor.type_other import NoneTypeT
 
-from pymc_subsample.graph.concrete import depends_on, fold, rebuild, tensor_input
+from pymc_subsample.graph.concrete import depends_on, fold, on_disk, rebuild, tensor_input
 from pymc_subsample.graph.nodes import index_entries
 from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model.batch import batch_graph
@@ -203,6 +203,8 @@ def _known(entry: slice | int | Variable, arrays: Mapping[Variable, np.ndarray])
         return entry
     roots = [v for v in ancestors([entry]) if v.owner is None]
     if any(v not in arrays and not isinstance(v, Constant) for v in roots):
+        return None
+    if any(on_disk(arrays.get(v)) for v in roots):
         return None
     return evaluate([entry], arrays)[0]
 

@@ -1,7 +1,9 @@
 """A model as terms and priors, elementwise, over placeholders of its value variables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -20,6 +22,7 @@ from pytensor.xtensor.type import XTensorType
 from pymc_subsample.graph.concrete import concretize, depends_on
 from pymc_subsample.graph.nodes import lower_factor
 from pymc_subsample.model import TallModelError
+from pymc_subsample.model.binding import bound, placed
 from pymc_subsample.model.data_columns import row_number_test
 from pymc_subsample.model.discovery import full_data_model, refuse_masked, row_terms
 from pymc_subsample.model.indices import negative_codes
@@ -28,6 +31,8 @@ from pymc_subsample.model.row_sets import sets_side_by_side
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.terms import TermPart, parts_of
 from pymc_subsample.model.trace import RowTrace
+from pymc_subsample.rows import Rows
+from pymc_subsample.rows.runs import Runs
 from pymc_subsample.units.placed import read_by_places
 from pymc_subsample.validation import warn
 
@@ -54,6 +59,12 @@ class Reading:
     negative: list[str]  # What there is to say of negative codes.
     # Of variables whose values are others by now, what these were and log |d before / d after|.
     standard: dict[str, tuple[Variable, Variable]] = field(default_factory=dict)
+    # Columns, or rows in memory, that take the place of `pm.Data` of the model,
+    placed: Mapping[Variable, Any] = field(default_factory=dict)
+    # where rows of each level are in columns on disk, by the place of these in a row, and what
+    # there is to say of those whose rows are not together.
+    runs: dict[int, Runs] = field(default_factory=dict)
+    apart: list[str] = field(default_factory=list)
 
     @property
     def graphs(self) -> list[Variable]:
@@ -78,9 +89,10 @@ class Reading:
         )
 
 
-def read(model: pm.Model) -> Reading:
-    """Read a model."""
-    model = sets_side_by_side(full_data_model(model))
+def read(model: pm.Model, columns: Mapping[Variable, Any] = MappingProxyType({})) -> Reading:
+    """Read a model, or with other columns in the place of `pm.Data` of it."""
+    model = full_data_model(model)
+    model = model if columns else sets_side_by_side(model)
     refuse_masked(model)
     observed, free = row_terms(model, None), list(model.free_RVs)
     found = {rv.name: _form(rv) for rv in free if model.rvs_to_transforms[rv] is None}
@@ -93,7 +105,7 @@ def read(model: pm.Model) -> Reading:
         ),
     ]
     graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
-    concrete = concretize(graphs, model.value_vars, model.initial_point())
+    concrete = concretize(graphs, model.value_vars, model.initial_point(), columns)
     for name, graph in zip(observed, concrete.outputs, strict=False):
         if None in graph.type.shape:
             raise TallModelError(
@@ -131,7 +143,13 @@ def read(model: pm.Model) -> Reading:
         derived={v.name: next(left) for v in model.deterministics},
         checks=checks,
         negative=negative,
+        placed=columns,
     )
+
+
+def read_bound(model: pm.Model, data: Rows | None) -> Reading:
+    """Read a model, with rows on disk in the place of those that it holds, if there are some."""
+    return read(model) if data is None else read(model, placed(bound(model, data)))
 
 
 def warn_of_codes(reading: Reading) -> None:

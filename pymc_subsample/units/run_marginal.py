@@ -9,16 +9,20 @@ import xarray as xr
 
 from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.diagnostics.drift import refuse_intercept
-from pymc_subsample.diagnostics.integrals import effects_in
+from pymc_subsample.diagnostics.integrals import effects_in, rows_of_units
 from pymc_subsample.diagnostics.reading_draws import sample_stats
+from pymc_subsample.model import TallModel
 from pymc_subsample.model.bambi import intercepts, is_bambis
+from pymc_subsample.rows import Rows
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.choosing import chosen
 from pymc_subsample.units.graphs import UnitGraphs
-from pymc_subsample.units.marginal import integrals_of, without_local
+from pymc_subsample.units.groupings import Grouping
+from pymc_subsample.units.marginal import integrals_of, integrated, without_local
 from pymc_subsample.units.modes import find_modes
-from pymc_subsample.units.reading import read
+from pymc_subsample.units.reading import Reading, read_bound
 from pymc_subsample.units.reference import few_nodes, integrals, sampled, searched, start_of
+from pymc_subsample.units.stored_tables import StoredTables
 from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.unread import without_unread
 from pymc_subsample.validation import shown
@@ -41,29 +45,51 @@ def integrated_in(idata: xr.DataTree, model: pm.Model) -> list[str]:
 
 
 def without_units(
-    model: pm.Model, names: Sequence[str], n_nodes: int | None = None
+    model: pm.Model,
+    names: Sequence[str],
+    n_nodes: int | None = None,
+    stored: StoredTables | None = None,
+    data: Rows | None = None,
 ) -> tuple[pm.Model, Marginal | None]:
     """Return a model without some local variables, as a step samples it, and what it keeps.
 
-    That is None if nothing observed depends on any of them.
+    That is None if nothing observed depends on any of them. Units of `data`, rows on disk in the
+    place of those that the model holds, are `stored`.
     """
-    model, unread = without_unread(model)
-    names = [name for name in names if name not in unread]
-    if not names:
+    model, reading, grouping = _grouping(model, names, data)
+    if grouping is None:
         return model, None
-    reading = read(model)
-    return without_local(reading, chosen(reading, names), n_nodes, np.random.default_rng(_SEED))
+    return without_local(reading, grouping, n_nodes, np.random.default_rng(_SEED), stored)
 
 
-def marginal_of_run(idata: xr.DataTree, model: pm.Model, said: str) -> Marginal | None:
+def _grouping(
+    model: pm.Model, names: Sequence[str], data: Rows | None
+) -> tuple[pm.Model, Reading, Grouping | None]:
+    """Return a model without what nothing observed depends on, and the grouping of other names."""
+    model, unread = without_unread(model)
+    if data is not None:
+        TallModel(model, data=data)
+    reading = read_bound(model, data)
+    names = [name for name in names if name not in unread]
+    return model, reading, chosen(reading, names) if names else None
+
+
+def marginal_of_run(
+    idata: xr.DataTree, model: pm.Model, said: str, data: Rows | None = None
+) -> Marginal | None:
     """Return what of a model was integrated out for a run of it, or of what `marginalize` made.
 
-    None if these are variables that nothing observed depends on.
+    None if these are variables that nothing observed depends on. `data` are rows on disk that take
+    the place of those that the model holds.
     """
     found = integrals_of(model)
     names = integrated_in(idata, model) if found is None else []
     if names:
-        found = without_units(model, names)[1]
+        _, reading, grouping = _grouping(model, names, data)
+        if grouping is not None:
+            rng = np.random.default_rng(_SEED)
+            refuse_other_rows(idata, grouping.rows, said)
+            found = integrated(reading, grouping, None, rng)
     if found is None and not names:
         raise TypeError(
             "model must be what pms.marginalize returned, which keeps the units that it has "
@@ -73,6 +99,17 @@ def marginal_of_run(idata: xr.DataTree, model: pm.Model, said: str) -> Marginal 
     if found is not None:
         refuse_moved(found, model, idata["posterior"].to_dataset(), said)
     return found
+
+
+def refuse_other_rows(idata: xr.DataTree, n_rows: int, said: str) -> None:
+    """Refuse a model whose units have another number of rows than those of a run."""
+    known = rows_of_units(sample_stats(idata))
+    if known not in (None, n_rows):
+        raise ValueError(
+            f"{said}: units of the run have {known:,} rows in all, and those of the model "
+            f"{n_rows:,}. Pass the model and the data that were sampled, rows on disk by data= if "
+            "there is such an argument. If there is none, keep draws of local variables in the run."
+        )
 
 
 def shared_draws(graphs: UnitGraphs, posterior: xr.Dataset) -> np.ndarray:

@@ -9,19 +9,23 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.model import TallModelError
+from pymc_subsample.graph.concrete import ReadsAllRows, on_disk
+from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.own_steps import own_steps
+from pymc_subsample.rows import Rows
 from pymc_subsample.units.accuracy import MOST, TOLERABLE, Marginal, error_at
-from pymc_subsample.units.choosing import chosen, may_pay, paying_one, would_pay
+from pymc_subsample.units.choosing import chosen, may_pay, paying_one, several_pay, would_pay
 from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.drawing import LocalDraws, generator_at
 from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.marginal import described, inaccurate, without_local
 from pymc_subsample.units.quantities import axes_of_levels
-from pymc_subsample.units.reading import Reading, read, warn_of_codes
+from pymc_subsample.units.reading import Reading, read, read_bound, warn_of_codes
 from pymc_subsample.units.states import is_discrete
+from pymc_subsample.units.stored_tables import StoredTables
 from pymc_subsample.units.unread import UnreadDraws, without_unread
 from pymc_subsample.validation import name_list
 
@@ -46,8 +50,11 @@ class Units:
         marginal: pm.Model,
         integrals: Marginal | None,
         unread: Sequence[str] = (),
+        data: Rows | None = None,
+        stored: StoredTables | None = None,
     ) -> None:
         self.model, self.marginal = model, marginal
+        self._data, self._stored = data, stored
         self._integrals, self._unread = integrals, list(unread)
         own = [] if integrals is None else integrals.functions.graphs.grouping.names
         self.names = [*own, *unread]
@@ -64,6 +71,11 @@ class Units:
             if v.type.ndim and not drawn.isdisjoint(ancestors([v])):
                 shape = [n or 0 for n in v.type.shape]
                 yield v.name, shape.index(max(shape))
+
+    @property
+    def data(self) -> list[Rows] | Rows | None:
+        """Rows on disk of the marginal model: tables of units, or those that were given."""
+        return self._data if self._stored is None else self._stored.rows
 
     @property
     def integrates(self) -> bool:
@@ -96,11 +108,31 @@ class Units:
         return f"levels of {own} ({rows:,} rows){laid_out}"
 
     @property
+    def sample(self) -> set[Variable]:
+        """`pm.Data` of the model that hold a sample of rows on disk."""
+        if self._integrals is None:
+            return set()
+        placed = self._integrals.functions.graphs.reading.placed
+        return {v for v, column in placed.items() if on_disk(column)}
+
+    def refuse_changes(self) -> None:
+        """Refuse rows on disk that changed since units were made of them."""
+        if self._integrals is not None and (runs := self._integrals.functions.graphs.grouping.runs):
+            runs.column.store.refuse_changes()
+
+    @property
     def lengths(self) -> set[int]:
         """Numbers of rows of the terms that units are made of."""
         if self._integrals is None:
             return set()
         return {len(index) for index in self._integrals.functions.graphs.grouping.index.values()}
+
+    @property
+    def n_rows(self) -> int | None:
+        """Rows of all units; None if rows are subsampled."""
+        if self._integrals is None or self.of_rows:
+            return None
+        return self._integrals.functions.graphs.grouping.rows
 
     @cached_property
     def _local(self) -> LocalDraws | None:
@@ -181,22 +213,26 @@ class Units:
             said, " and ".join(integrals.functions.graphs.grouping.names), error, per_dimension,
         )  # fmt: skip
         graphs = integrals.functions.graphs
-        reading = read(graphs.reading.model)
+        reading = read(graphs.reading.model, graphs.reading.placed)
         grouping = chosen(reading, graphs.grouping.names)
+        stored = None if self._data is None else StoredTables(self._data.path)
         marginal, integrals = without_local(
-            reading, grouping, per_dimension, np.random.default_rng(_SEED)
+            reading, grouping, per_dimension, np.random.default_rng(_SEED), stored
         )
-        return Units(self.model, marginal, integrals, self._unread)
+        return Units(self.model, marginal, integrals, self._unread, self._data, stored)
 
     def __getstate__(self) -> dict[str, Any]:
         drawn = ("_local", "_afterwards")
         return {name: value for name, value in vars(self).items() if name not in drawn}
 
 
-def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Units | None:
+def units_of(
+    model: pm.Model, integrate: str | Sequence[str], said: str, data: Rows | None = None
+) -> Units | None:
     """Return a model's units, if their variables are to be integrated out.
 
-    With "auto", those of many levels of few rows each, if integrals over them serve.
+    With "auto", those of many levels of few rows each, if integrals over them serve. `data` are
+    rows on disk that take the place of those that the model holds.
     """
     began = time.perf_counter()
     whole, (model, unread) = model, without_unread(model)
@@ -209,17 +245,26 @@ def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Unit
     names = name_list("integrate", integrate)
     names = None if names in (None, ["auto"]) else [n for n in names if n not in unread]
     if names is None:
-        found = _automatic(model, said)
+        found = _automatic(model, said, data)
     else:
-        reading = read(model)
+        if data is not None:
+            TallModel(model, data=data)
+        reading = read_bound(model, data)
         found = (reading, chosen(reading, names)) if names else None
-    unmixed = Units(whole, model, None, unread) if unread else None
+    unmixed = Units(whole, model, None, unread, data) if unread else None
     if found is None:
         return unmixed
     reading, grouping = found
     warn_of_codes(reading)
+    stored = None
+    if data is not None:
+        if names is None:
+            TallModel(model, data=data)
+        stored = StoredTables(data.path)
     try:
-        marginal, integrals = without_local(reading, grouping, None, np.random.default_rng(_SEED))
+        marginal, integrals = without_local(
+            reading, grouping, None, np.random.default_rng(_SEED), stored
+        )
     except TallModelError as error:
         if names is not None or grouping.required:
             raise
@@ -227,17 +272,29 @@ def units_of(model: pm.Model, integrate: str | Sequence[str], said: str) -> Unit
         return unmixed
     seconds = time.perf_counter() - began
     _log.info("%s: %s, in %.1f s.", said, described(integrals), seconds)
-    return Units(whole, marginal, integrals, unread)
+    return Units(whole, marginal, integrals, unread, data, stored)
 
 
-def _automatic(model: pm.Model, said: str) -> tuple[Reading, Grouping] | None:
-    if not may_pay(model) or own_steps(model):
+def _automatic(model: pm.Model, said: str, data: Rows | None) -> tuple[Reading, Grouping] | None:
+    if not may_pay(model, None if data is None else len(data)) or own_steps(model):
         return None
     try:
-        reading = read(model)
+        reading = read_bound(model, data)
         groupings, reasons = find_groupings(reading)
-    except TallModelError:  # of which the step itself has more to say
+    except (TallModelError, ReadsAllRows):  # of which the step itself has more to say
         return None
+    except ValueError:  # of a length of the sample, in a model of rows on disk
+        if data is None:
+            raise
+        return None
+    if reading.apart:
+        name, reason = next((n, r) for n, r in reasons.items() if reading.apart[0] in r)
+        if others := [g for g in groupings if g.pays]:
+            raise several_pay([*(g.described for g in others), f"{name!r} (apart on disk)"])
+        raise TallModelError(
+            f"{name!r} cannot be integrated out of rows on disk: it {reason}. Or give "
+            "integrate=False, which samples all of its levels as parameters."
+        )
     found = paying_one(reading, groupings)
     for name in would_pay(reading, reasons):
         if is_discrete(reading.values[name]):

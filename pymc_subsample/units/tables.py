@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -20,9 +21,11 @@ from pymc_subsample.model.parameter_checks import sort_checks
 from pymc_subsample.model.support import owner_of_check
 from pymc_subsample.model.terms import RowTerm
 from pymc_subsample.model.trace import RowTrace
+from pymc_subsample.rows.columns import StoredColumn
 from pymc_subsample.units.discovery import gathers, level_axis
 from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.reading import Reading
+from pymc_subsample.units.stored_rows import OfLevels
 
 Local = Mapping[str, Variable]  # Inputs of rows, or levels, that are local variables, by name.
 
@@ -122,7 +125,12 @@ class Tables:
         return found
 
     def picked(
-        self, trace: RowTrace, node: Apply, table: Variable, levels: np.ndarray, local: Local
+        self,
+        trace: RowTrace,
+        node: Apply,
+        table: Variable,
+        levels: np.ndarray | StoredColumn,
+        local: Local,
     ) -> Variable:
         """Return what rows of some levels read of a table along the axis of levels."""
         [new] = self._at(self._of(table), [table], levels, local)
@@ -205,7 +213,11 @@ class Tables:
         return pt.switch(column.dimshuffle(order), graph, otherwise)
 
     def _at(
-        self, space: _Space, graphs: Sequence[Variable], levels: np.ndarray, local: Local
+        self,
+        space: _Space,
+        graphs: Sequence[Variable],
+        levels: np.ndarray | StoredColumn,
+        local: Local,
     ) -> list[Variable]:
         """Return graphs of a space at some levels."""
         if space.batch is None:
@@ -219,10 +231,12 @@ class Tables:
             if v in set(space.batch.columns.values())
         }
         first = space.names[0]
+        alone = {self.values[n]: local[n] for n in space.names}
+        if isinstance(levels, StoredColumn):
+            return self._instance(space, wanted, known | alone, levels)
         elements = np.maximum(self.grouping.elements_of(first)[levels], 0)
         if elements.ndim == 1:
-            known |= {self.values[n]: local[n] for n in space.names}
-            return self._instance(space, wanted, known, elements)
+            return self._instance(space, wanted, known | alone, elements)
         each = [
             self._instance(space, wanted, {**known, self.values[first]: local[first][:, c]}, index)
             for c, index in enumerate(elements.T)
@@ -234,7 +248,7 @@ class Tables:
         space: _Space,
         wanted: Sequence[Variable],
         known: Mapping[Variable, Variable],
-        index: np.ndarray,
+        index: np.ndarray | StoredColumn,
     ) -> list[Variable]:
         """Return outputs of the graph of levels, at an element for each row."""
         assert space.batch is not None
@@ -246,9 +260,15 @@ class Tables:
                 memo[new] = known[old]
             elif new in above:
                 value = arrays[old] if old in arrays else evaluate([old], arrays)[0]
-                value = np.take(value, index, axis=space.trace.axes[old])
-                memo[new] = tensor_input(old.name, value.dtype, value.shape)
-                arrays[memo[new]] = value
+                axis = space.trace.axes[old]
+                stored = isinstance(index, StoredColumn)
+                read: Any = (
+                    OfLevels(np.moveaxis(value, axis, 0), index) if isinstance(index, StoredColumn)
+                    else np.take(value, index, axis=axis)
+                )  # fmt: skip
+                column = tensor_input(old.name, read.dtype, read.shape)
+                memo[new] = pt.moveaxis(column, 0, axis) if stored and axis else column
+                arrays[column] = read
         return rebuild(wanted, memo, fold, remake=True)
 
 

@@ -17,6 +17,7 @@ from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.level_values import by_level
 from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.standardised import log_volume
+from pymc_subsample.units.stored_rows import PIECE_ROWS
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,14 @@ class UnitFunctions:
     Units are those of `levels`, in this order; variables are of shape (units, size). Values are
     those that samplers move, or with `as_recorded` those of the variables themselves. Where units
     have continuous variables and discrete ones, densities are summed over the states of these,
-    whose place among the variables is that of a normal one; `joint` ones are not.
+    whose place among the variables is that of a normal one; `joint` ones are not. Rows are taken
+    when they are asked for: those on disk are read then.
     """
+
+    levels: np.ndarray
+    _data: list[Part] | None
+    _nodes: dict[int, tuple[np.ndarray, np.ndarray]]
+    batches: dict[int, Any]  # Of nodes, see `units.node_batches`.
 
     def __init__(
         self, graphs: UnitGraphs, *, as_recorded: bool = False, apart: bool = False
@@ -68,18 +75,35 @@ class UnitFunctions:
         new.__dict__.update(self.__dict__)
         new.levels, new._nodes, new.batches = self.levels[units], {}, {}
         new.__dict__.pop("states", None)
-        new.data = [
+        new._data = [
             _among(part, data, units, len(self.levels))
             for part, data in zip(self.parts, self.data, strict=True)
         ]
         return new
 
     def _place(self, levels: np.ndarray) -> None:
-        self.levels = levels
+        self.levels, self._nodes, self._data = levels, {}, None
+        self.batches = {}
         self.__dict__.pop("states", None)
-        self._nodes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.batches: dict[int, Any] = {}  # Of nodes, see `units.node_batches`.
-        self.data = [_part(part, self.position) for part in self.parts]
+
+    @property
+    def data(self) -> list[Part]:
+        """Rows of all parts."""
+        if self._data is None:
+            self._data = [_part(part, self) for part in self.parts]
+        return self._data
+
+    @property
+    def stored(self) -> bool:
+        """Whether rows are on disk."""
+        return any(part.stored is not None for part in self.parts)
+
+    def pieces(self) -> list[np.ndarray]:
+        """Return positions of units that are evaluated together: all, or of rows on disk some."""
+        if not self.stored:
+            return [np.arange(len(self.levels))]
+        before = np.cumsum(self.n_rows) // PIECE_ROWS
+        return np.split(np.arange(len(self.levels)), np.flatnonzero(np.diff(before)) + 1)
 
     @property
     def active(self) -> np.ndarray | None:
@@ -125,9 +149,15 @@ class UnitFunctions:
     @property
     def n_rows(self) -> np.ndarray:
         """Rows of each unit, of all terms."""
-        units = len(self.levels)
-        counts = [np.bincount(d.unit, weights=d.times, minlength=units) for d in self.data[1:]]
-        return np.sum(counts, axis=0).astype(int)
+        return np.sum([self.counts(k, often=True) for k in range(1, len(self.parts))], axis=0)
+
+    def counts(self, part: int, *, often: bool = False) -> np.ndarray:
+        """Return rows of each unit of a part; with `often` as often as they count."""
+        if (stored := self.parts[part].stored) is not None:
+            return stored.runs.counts(self.levels) if often else stored.counts(self.levels)
+        data = self.data[part]
+        weights = data.times if often else None
+        return np.bincount(data.unit, weights=weights, minlength=len(self.levels)).astype(int)
 
     def ravel(self, point: dict[str, np.ndarray]) -> np.ndarray:
         """Return shared values as a vector."""
@@ -369,8 +399,10 @@ def _with_rows(graphs: UnitGraphs) -> np.ndarray:
     return np.unique(np.concatenate([rows.index for rows in graphs.rows]))
 
 
-def _part(part: RowGraph, position: np.ndarray) -> Part:
-    unit = position[part.index]
+def _part(part: RowGraph, functions: UnitFunctions) -> Part:
+    if part.stored is not None:
+        return Part(*part.stored.read(functions.levels))
+    unit = functions.position[part.index]
     rows = np.flatnonzero(unit >= 0)
     rows = rows[np.argsort(unit[rows], kind="stable")]
     columns = [np.take(c.array, rows, axis=c.axis) for c in part.columns.values()]

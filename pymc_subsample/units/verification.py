@@ -70,7 +70,7 @@ def _evaluated(every: UnitFunctions, away: np.ndarray, u: np.ndarray) -> tuple[l
         parts.append(0.5 * np.sum(u[~(graphs.active | graphs.discrete)] ** 2))
     as_written = dict(zip(before, found, strict=False))
     point = {model.rvs_to_values[model[rv]].name: x for rv, x in as_written.items()}
-    concrete = concretize([model.logp()], model.value_vars, point)
+    concrete = concretize([model.logp()], model.value_vars, point, reading.placed)
     given = {v: point[old.name] for v, old in zip(concrete.values, model.value_vars, strict=True)}
     [written] = evaluate(concrete.outputs, concrete.arrays | given)
     if not np.isfinite(written):  # probabilities that are rounded to 0 or 1, say
@@ -80,15 +80,15 @@ def _evaluated(every: UnitFunctions, away: np.ndarray, u: np.ndarray) -> tuple[l
     return parts, float(written)
 
 
-def check_table(marginal: Marginal, units: np.ndarray, log_likelihood: Variable) -> None:
-    """Compare the graph of some units' log-likelihoods with what functions of rows add up to."""
-    functions = marginal.functions.of(marginal.functions.levels[units])
+def check_table(marginal: Marginal, log_likelihood: Variable) -> None:
+    """Compare the graph of units' log-likelihoods with what functions of rows add up to."""
+    functions = marginal.functions
     graphs, theta = functions.graphs, marginal.reference
     inputs = [graphs.reading.values[name] for name in graphs.shared]
     shared = numpy_function(inputs, [graphs.reading.constrained[name] for name in graphs.shared])
     found = shared(*functions.split(theta))
     [vectorised] = numpy_function(list(graphs.shared.values()), [log_likelihood])(*found)
-    modes = marginal.modes_at(functions, theta, units)
+    modes = marginal.modes_at(functions, theta)
     expected = integrals(functions, theta, modes, marginal.integral.per_dimension)[0]
     for a, b in zip(vectorised, expected, strict=True):
         _compare(a, b, abs(b) + 1.0, graphs.grouping.names)

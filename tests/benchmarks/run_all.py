@@ -49,6 +49,7 @@ SMALL = {
     "written": "--n 2000 --only logistic_miles poisson_noncentred",
     "other_steps": "--n 2000 --only logistic_miles --steps SGHMC",
     "rows_on_disk": "--small --limit 0",
+    "panels_on_disk": "--small",
     "scaling": "--n 10000 100000 --draws 500",
     "wide": "--small",
     "passes": "--small",

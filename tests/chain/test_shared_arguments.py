@@ -86,6 +86,7 @@ def test_constructors_of_rows_have_the_same_options(source, tmp_path):
     defaults = {p.name: p.default for p in options if p.name != "dim"}
     assert defaults == {
         "cache": inspect.Parameter.empty,
+        "by": None,
         "categorical": (),
         "drop_missing": False,
         "overwrite": False,

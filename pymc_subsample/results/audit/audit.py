@@ -31,8 +31,9 @@ from pymc_subsample.model.own_steps import own_steps, said
 from pymc_subsample.results.audit import audited_draws, other_models
 from pymc_subsample.results.audit.audited_draws import read
 from pymc_subsample.results.audit.result import Audit
-from pymc_subsample.rows import Rows
-from pymc_subsample.units.run_marginal import integrated_in, without_units
+from pymc_subsample.rows import Rows, Several
+from pymc_subsample.units.run_marginal import integrated_in, marginal_of_run, without_units
+from pymc_subsample.units.stored_tables import StoredTables
 
 _SAID = "pms.audit"
 # Draws for which Pareto smoothing has a tail of some points. A fifth of them, eight: five are the
@@ -139,8 +140,7 @@ def audit(
     arguments.choice("kind", kind, ("auto", "weights", "score"))
     wanted = arguments.count("draws", draws, smallest=_FEWEST)
     made_by = arguments.workers(workers)
-    if data is not None:
-        require_rows(data)
+    given = None if data is None else require_rows(data)
     generator = arguments.generator(rng)
     posterior = group(idata, "posterior", _SAID)
     model = arguments.model_in_context(model, f"call {_SAID}")
@@ -150,7 +150,7 @@ def audit(
     written, integrated = model, integrated_in(idata, model)
     if integrated:
         refuse_other_observed(idata, written, _SAID)
-        model = _with_finer_nodes(written, integrated)
+        model, given = _with_finer_nodes(idata, written, integrated, given)
     var_names = arguments.name_list("var_names", var_names)
     require_free_variables(posterior, model, _SAID)
     if alone := own_steps(model):
@@ -168,7 +168,7 @@ def audit(
         )
     at = spread(n_draws, n_chains, wanted)
     with building_graphs(), made_by.in_use():
-        tall = TallModel(model, chosen, dim, data=data)
+        tall = TallModel(model, chosen, dim, data=given)
         with differentiated(tall, "Its draws cannot be audited."):
             expansion = expand(tall, 0)
             expansion.addresses("forward", "backward", "anchor")
@@ -208,12 +208,17 @@ def audit(
     )  # fmt: skip
 
 
-def _with_finer_nodes(model: pm.Model, names: Sequence[str]) -> pm.Model:
-    """Return a model without local variables, by twice the nodes that a step takes."""
-    marginal, integrals = without_units(model, names)
-    if integrals is None:
-        return marginal
-    return without_units(model, names, 2 * integrals.integral.per_dimension)[0]
+def _with_finer_nodes(
+    idata: xr.DataTree, model: pm.Model, names: Sequence[str], data: Rows | Several | None
+) -> tuple[pm.Model, Rows | Several | None]:
+    """Return a model without local variables, of twice a step's nodes, and its rows on disk."""
+    if isinstance(data, Several):
+        raise TypeError(f"{_SAID}: data must be the rows of one folder, as units of rows are.")
+    integrals = marginal_of_run(idata, model, _SAID, data)
+    n_nodes = None if integrals is None else 2 * integrals.integral.per_dimension
+    stored = None if data is None or integrals is None else StoredTables(data.path)
+    marginal, _ = without_units(model, names, n_nodes, stored, data)
+    return marginal, data if stored is None else require_rows(stored.rows)
 
 
 # Arguments

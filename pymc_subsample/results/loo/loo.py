@@ -37,7 +37,7 @@ from pymc_subsample.results.loo.estimate import LeftOut, estimated, relative_eff
 from pymc_subsample.results.loo.expanded import Approximation, approximate
 from pymc_subsample.results.loo.units import has_rows, of_units
 from pymc_subsample.rows import Rows
-from pymc_subsample.units.run_marginal import integrated_in, without_units
+from pymc_subsample.units.run_marginal import integrated_in, refuse_other_rows, without_units
 from pymc_subsample.validation import positive
 
 _SAID = "pms.loo"
@@ -189,7 +189,15 @@ def loo(
         reff = positive("reff", reff)
     if integrated := integrated_in(idata, model):
         refuse_other_observed(idata, model, _SAID)
+        if given is not None:
+            raise TypeError(
+                f"{_SAID}: the run integrated {' and '.join(map(repr, integrated))} out of rows on "
+                "disk, and rows of units are left out in memory alone. Leave out data=, and pass a "
+                "run and a model of some levels, with all of their rows in memory."
+            )
         marginal, integrals = without_units(model, integrated)
+        if integrals is not None:
+            refuse_other_rows(idata, integrals.functions.graphs.grouping.rows, _SAID)
         if integrals is not None and has_rows(integrals, names):
             of, told, labelled = of_units(
                 posterior, model, marginal, integrals, names, groups, reff
