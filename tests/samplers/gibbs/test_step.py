@@ -405,7 +405,7 @@ def test_a_good_chain_does_not_warn_and_a_coarse_test_does(large):
     for epsilon, batch_size, warns in ((0.02, 50, False), (0.45, 5, True)):
         step = pms.AusterityGibbs(model=large, epsilon=epsilon, batch_size=batch_size)
         warning = last_warning(step, large)
-        assert (warning is not None) == warns
+        assert (warning.level != "debug") == warns
     assert re.search(r"conditional probability.*Decrease epsilon.*batch_size", warning.message)
 
 
@@ -487,7 +487,7 @@ def test_impossible_values_warn():
     step = pms.AusterityGibbs(model=model, epsilon=0.1, batch_size=10)
     assert "epsilon=0" in last_warning(step, model, draws=40).message
     exact = pms.AusterityGibbs(model=model, epsilon=0)
-    assert last_warning(exact, model) is None
+    assert last_warning(exact, model).level == "debug"
     point, logp = model.initial_point(), model.compile_logp(mode="FAST_COMPILE")
     for _ in range(50):
         point, _ = exact.step(point)
