@@ -6,10 +6,12 @@ results written into arrays that the caller owns.
 """
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from threading import Lock
 from typing import Any, NamedTuple
 
 import llvmlite.binding
@@ -206,13 +208,39 @@ def building_graphs():
     Constants that a rewrite divides by zero, in branches that are never taken, are not warned of.
     """
     flags = {"traceback__limit": 0, **source_flags()}
-    with without_collection(), pytensor.config.change_flags(**flags), np.errstate(all="ignore"):
+    with without_collection(), _pytensor_flags(**flags), np.errstate(all="ignore"):
         yield
 
 
 def without_c():
     """Let PyTensor run what PyMC evaluates at a few points in Python: C takes a second per Op."""
-    return pytensor.config.change_flags(cxx="")
+    return _pytensor_flags(cxx="")
+
+
+# Threads that want a flag, and what it was before the first of them.
+_lock, _wanted, _before = Lock(), Counter[str](), dict[str, Any]()
+
+
+@contextmanager
+def _pytensor_flags(**flags: Any):
+    """Set flags while a thread is inside; the last one to leave restores them.
+
+    `pytensor.config.change_flags` restores what it found, which may be what another thread had set.
+    """
+    with _lock:
+        for name, value in flags.items():
+            if not _wanted[name]:
+                _before[name] = getattr(pytensor.config, name)
+            _wanted[name] += 1
+            setattr(pytensor.config, name, value)
+    try:
+        yield
+    finally:
+        with _lock:
+            for name in flags:
+                _wanted[name] -= 1
+                if not _wanted[name]:
+                    setattr(pytensor.config, name, _before.pop(name))
 
 
 @numba.extending.typeof_impl.register(Signature)

@@ -19,6 +19,7 @@ from pytensor.xtensor.type import XTensorType
 from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.graph.vectorised import broadcasts, vectorised
+from pymc_subsample.model import TallModelError
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.layout import (
@@ -56,7 +57,15 @@ class Storing(Protocol):
 def without(reading: Reading, names: Sequence[str], functions: UnitFunctions) -> pm.Model:
     """Return the model without local variables and what depends on them."""
     integrated = {reading.terms[i].name for i in functions.graphs.grouping.index}
-    return without_variables(reading.model, [*names, *integrated])
+    new = without_variables(reading.model, [*names, *integrated])
+    terms = {term.name for term in reading.terms}
+    if lost := terms - integrated - new.named_vars.keys():
+        raise TallModelError(
+            f"The log density of {' and '.join(map(repr, sorted(lost)))} would be lost where "
+            f"{' and '.join(map(repr, names))} are integrated out. Please report this model, and "
+            "give integrate=False."
+        )
+    return new
 
 
 def start_at(model: pm.Model, functions: UnitFunctions, theta: np.ndarray) -> None:

@@ -63,12 +63,25 @@ def _may_be(model: pm.Model, rv: Variable) -> bool:
 
 
 def without_variables(model: pm.Model, dropped: Sequence[str]) -> pm.Model:
-    """Return a model without some variables, terms and potentials, and what depends on these."""
+    """Return a model without some variables, terms and potentials, and what depends on these.
+
+    What reads an observed one of them reads its data.
+    """
     old, memo = graph_of(model)
     gone = {memo[model[name]] for name in dropped}
-    kept = [v for v in old.outputs if gone.isdisjoint(ancestors([v]))]
+    observed = [memo[v] for v in model.observed_RVs]
+    data, free = {}, gone.difference(observed)
+    for v in observed:
+        distribution, values, *_ = v.owner.inputs
+        if v in gone or not free.isdisjoint(ancestors([distribution], observed)):
+            data[v] = values
+    read_data = dict(zip(old.outputs, rebuild(old.outputs, dict(data)), strict=True))
+    memo = {v: read_data.get(new, new) for v, new in memo.items() if new not in data}
+    kept = [read_data[v] for v in old.outputs if v not in data]
+    kept = [v for v in kept if gone.isdisjoint(ancestors([v]))]
     # Data that nothing reads any more would be set by `pm.set_data` in vain.
-    read = [v for v in model.named_vars.values() if memo[v] in kept and v not in model.data_vars]
+    named = [v for v in model.named_vars.values() if v not in model.data_vars]
+    read = [v for v in named if memo.get(v) in kept]
     above = set(ancestors([*read, *(model.rvs_to_values.get(v, v) for v in read)]))
     idle = {memo[v] for v in model.data_vars if v not in above}
     return model_of([v for v in kept if v not in idle], old, model)

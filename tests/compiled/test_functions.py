@@ -2,9 +2,11 @@
 
 import re
 from pathlib import Path
+from threading import Event, Thread
 
 import numba
 import numpy as np
+import pytensor
 import pytest
 
 from pymc_subsample.compiled import functions as home
@@ -85,3 +87,24 @@ def test_what_is_private_is_used_in_one_room():
     )
     found = {path.parent.name for path in package.rglob("*.py") if private.search(path.read_text())}
     assert found == {"compiled"}
+
+
+def test_flags_are_restored_by_the_last_thread_to_leave():
+    """What one of two found, the other had set."""
+    before = pytensor.config.traceback__limit
+    inside, leave = Event(), Event()
+
+    def other():
+        with home.building_graphs():
+            inside.set()
+            leave.wait(10)
+
+    thread = Thread(target=other)
+    with home.building_graphs():
+        thread.start()
+        assert inside.wait(10)
+        assert pytensor.config.traceback__limit == 0
+    assert pytensor.config.traceback__limit == 0
+    leave.set()
+    thread.join()
+    assert pytensor.config.traceback__limit == before != 0

@@ -583,3 +583,57 @@ def test_tables_of_equally_many_units_are_one(outcomes):
         cov = np.eye(len(own)) + tau**2
         expected += stats.multivariate_normal.logpdf(own, np.zeros(len(own)), cov)
     assert log_density(new)({"tau_log__": np.log(tau)}) == pytest.approx(expected, abs=1e-6)
+
+
+# Observed variables that are read by others
+
+
+def mediated(reads, rng):
+    """An outcome, and what reads it: the variable, or its data."""
+    unit = np.repeat(np.arange(60), 3)
+    first = rng.normal(size=60)[unit] + rng.normal(size=180)
+    second = 1.1 * first + rng.normal(size=180)
+    with pm.Model() as model:
+        b, tau = pm.Normal("b"), pm.HalfNormal("tau")
+        u = pm.Normal("u", 0, tau, shape=60)
+        outcome = pm.Normal("first", u[unit], 1, observed=first)
+        found = first if reads == "data" else outcome
+        if reads == "a potential":
+            pm.Potential("second", -0.5 * (second - b * found) ** 2 - 0.5 * np.log(2 * np.pi))
+        else:
+            pm.Normal("second", b * found, 1, observed=second)
+    return model
+
+
+@pytest.mark.parametrize("reads", ["an outcome", "a potential"])
+def test_what_reads_an_outcome_of_units_reads_its_data(reads):
+    models = [mediated(kind, np.random.default_rng(3)) for kind in (reads, "data")]
+    here, there = (pms.marginalize(model, "u").compile_logp() for model in models)
+    for b in (-1.0, 0.0, 1.0, 5.0):
+        point = {"b": b, "tau_log__": 0.1}
+        assert here(point) == pytest.approx(there(point), rel=1e-9)
+
+
+def test_a_term_that_would_be_lost_is_refused(monkeypatch):
+    """As it was, without a word: everything downstream of an outcome of units."""
+    keep = integrated.without_variables
+    monkeypatch.setattr(
+        integrated, "without_variables", lambda model, names: keep(model, [*names, "second"])
+    )
+    with pytest.raises(TallModelError, match="log density of 'second' would be lost"):
+        pms.marginalize(mediated("an outcome", np.random.default_rng(3)), "u")
+
+
+def test_a_variable_may_read_an_outcome_of_units():
+    rng = np.random.default_rng(4)
+    models = []
+    for reads in ("an outcome", "data"):
+        model = mediated(reads, np.random.default_rng(3))
+        with model:
+            mean = model["first"].mean() if reads == "an outcome" else np.mean(
+                model.rvs_to_values[model["first"]].data
+            )  # fmt: skip
+            pm.Normal("q", mean, 0.1)
+        models.append(pms.marginalize(model, "u").compile_logp())
+    point = {"b": 1.0, "tau_log__": 0.1, "q": rng.normal()}
+    assert models[0](point) == pytest.approx(models[1](point), rel=1e-9)
