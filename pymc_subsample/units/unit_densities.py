@@ -1,7 +1,7 @@
 """Log densities of all units at once, with derivatives, by NumPy: nothing is compiled."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -18,16 +18,7 @@ from pymc_subsample.units.level_values import by_level
 from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.standardised import log_volume
 from pymc_subsample.units.stored_rows import PIECE_ROWS
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows of one graph, those of a unit next to each other."""
-
-    columns: list[np.ndarray]  # Each with its rows along the axis of the graph's column.
-    unit: np.ndarray  # Position of each row's unit.
-    rows: np.ndarray  # Which of the graph's rows they are,
-    times: np.ndarray  # and how often each counts.
+from pymc_subsample.units.unit_rows import Part, among, part_of, sums, with_rows
 
 
 class UnitFunctions:
@@ -60,7 +51,7 @@ class UnitFunctions:
         self._slices = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
         self.size = int(ends[-1]) if len(ends) else 0
         self._rest = None if as_recorded else self._rest_functions()
-        self._place(_with_rows(graphs))
+        self._place(with_rows(graphs))
 
     def of(self, levels: np.ndarray) -> "UnitFunctions":
         """Return these functions of other units."""
@@ -76,7 +67,7 @@ class UnitFunctions:
         new.levels, new._nodes, new.batches = self.levels[units], {}, {}
         new.__dict__.pop("states", None)
         new._data = [
-            _among(part, data, units, len(self.levels))
+            among(part, data, units, len(self.levels))
             for part, data in zip(self.parts, self.data, strict=True)
         ]
         return new
@@ -90,7 +81,8 @@ class UnitFunctions:
     def data(self) -> list[Part]:
         """Rows of all parts."""
         if self._data is None:
-            self._data = [_part(part, self) for part in self.parts]
+            position = self.position
+            self._data = [part_of(part, self.levels, position) for part in self.parts]
         return self._data
 
     @property
@@ -211,7 +203,7 @@ class UnitFunctions:
         values, total, rows = self.split(theta), np.zeros(len(self.levels)), np.zeros(0)
         for k, (compiled, data) in enumerate(zip(self._compiled, self.data, strict=True)):
             [found] = compiled.log_density(*values, *data.columns, *self._local(compiled, data, u))
-            total = total + _sums(found, data, len(self.levels))
+            total = total + sums(found, data, len(self.levels))
             if k == part:
                 rows = np.broadcast_to(found, data.unit.shape)
         return total, rows
@@ -248,14 +240,14 @@ class UnitFunctions:
         )
         for compiled, data in zip(self._compiled, self.data, strict=True):
             found = compiled.derivatives(*values, *data.columns, *self._local(compiled, data, u))
-            value += _sums(found[0], data, units)
+            value += sums(found[0], data, units)
             if not compiled.elements:
                 continue
             g, h = found[1:]
             for a, i in enumerate(compiled.elements):
-                slope[:, i] += _sums(g[:, a], data, units)
+                slope[:, i] += sums(g[:, a], data, units)
                 for b, j in enumerate(compiled.elements):
-                    curvature[:, i, j] += _sums(h[:, a, b], data, units)
+                    curvature[:, i, j] += sums(h[:, a, b], data, units)
         return value, slope, curvature
 
     def slope(self, theta: np.ndarray, u: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -393,34 +385,3 @@ def _gradients(total: Variable, inputs: Sequence[Variable]) -> list[Variable]:
     known = [v for v in inputs if v in above]
     slopes = iter(pt.grad(total, known, disconnected_inputs="ignore") if known else [])
     return [next(slopes) if v in above else pt.zeros_like(v) for v in inputs]
-
-
-def _with_rows(graphs: UnitGraphs) -> np.ndarray:
-    return np.unique(np.concatenate([rows.index for rows in graphs.rows]))
-
-
-def _part(part: RowGraph, functions: UnitFunctions) -> Part:
-    if part.stored is not None:
-        return Part(*part.stored.read(functions.levels))
-    unit = functions.position[part.index]
-    rows = np.flatnonzero(unit >= 0)
-    rows = rows[np.argsort(unit[rows], kind="stable")]
-    columns = [np.take(c.array, rows, axis=c.axis) for c in part.columns.values()]
-    return Part(columns, unit[rows], rows, part.times[rows])
-
-
-def _among(part: RowGraph, data: Part, units: np.ndarray, n_units: int) -> Part:
-    counts = np.bincount(data.unit, minlength=n_units)
-    own, before = counts[units], (np.cumsum(counts) - counts)[units]
-    within = np.arange(own.sum()) - np.repeat(np.cumsum(own) - own, own)
-    rows = within + np.repeat(before, own)
-    columns = [
-        np.take(x, rows, axis=column.axis)
-        for x, column in zip(data.columns, part.columns.values(), strict=True)
-    ]
-    unit = np.repeat(np.arange(len(units)), own)
-    return Part(columns, unit, data.rows[rows], data.times[rows])
-
-
-def _sums(values: np.ndarray, data: Part, units: int) -> np.ndarray:
-    return np.bincount(data.unit, weights=values * data.times, minlength=units)

@@ -1,0 +1,52 @@
+"""Rows of units, those of each next to each other."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pymc_subsample.units.graphs import RowGraph, UnitGraphs
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one graph, those of a unit next to each other."""
+
+    columns: list[np.ndarray]  # Each with its rows along the axis of the graph's column.
+    unit: np.ndarray  # Position of each row's unit.
+    rows: np.ndarray  # Which of the graph's rows they are,
+    times: np.ndarray  # and how often each counts.
+
+
+def with_rows(graphs: UnitGraphs) -> np.ndarray:
+    """Return levels that have rows."""
+    return np.unique(np.concatenate([rows.index for rows in graphs.rows]))
+
+
+def part_of(part: RowGraph, levels: np.ndarray, position: np.ndarray) -> Part:
+    """Return rows of units of these levels; `position` is that of each level, -1 for others."""
+    if part.stored is not None:
+        return Part(*part.stored.read(levels))
+    unit = position[part.index]
+    rows = np.flatnonzero(unit >= 0)
+    rows = rows[np.argsort(unit[rows], kind="stable")]
+    columns = [np.take(c.array, rows, axis=c.axis) for c in part.columns.values()]
+    return Part(columns, unit[rows], rows, part.times[rows])
+
+
+def among(part: RowGraph, data: Part, units: np.ndarray, n_units: int) -> Part:
+    """Return rows of some units, by position, any of them several times."""
+    counts = np.bincount(data.unit, minlength=n_units)
+    own, before = counts[units], (np.cumsum(counts) - counts)[units]
+    within = np.arange(own.sum()) - np.repeat(np.cumsum(own) - own, own)
+    rows = within + np.repeat(before, own)
+    columns = [
+        np.take(x, rows, axis=column.axis)
+        for x, column in zip(data.columns, part.columns.values(), strict=True)
+    ]
+    unit = np.repeat(np.arange(len(units)), own)
+    return Part(columns, unit, data.rows[rows], data.times[rows])
+
+
+def sums(values: np.ndarray, data: Part, units: int) -> np.ndarray:
+    """Add values of rows up over the rows of each unit."""
+    return np.bincount(data.unit, weights=values * data.times, minlength=units)
