@@ -300,7 +300,7 @@ if __name__ == "__main__":
     parser.add_argument("--models", nargs="+", choices=TARGETS, help="default: all")
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, help="default: all")
     parser.add_argument("--cells", type=Path, help="file that keeps runs, to go on after a stop")
-    parser.add_argument("--write", action="store_true", help="write the tables into docs/hostile.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into the docs")
     parser.add_argument("--references", action="store_true", help="make the full-data posteriors")
     args = parser.parse_args()
     models = args.models or (SMALL[0] if args.small else list(TARGETS))
