@@ -41,8 +41,10 @@ _TOWARDS = (
     "Do what the failed checks above say, and audit again. The audit's corrected moments are those "
     "of the posterior if it is normal; if not, they say in which direction it is."
 )
-BIAS = Rule("bias", "audit: bias of a mean, in sds, beyond its error", SHIFT_BOUND, _OFF)
-SD_ERROR = Rule("sd_error", "audit: relative error of an sd, beyond its error", STRETCH_BOUND, _OFF)
+BIAS = Rule("bias", "audit: bias of a mean in sds, net of Monte Carlo error", SHIFT_BOUND, _OFF)
+SD_ERROR = Rule(
+    "sd_error", "audit: relative error of an sd, net of Monte Carlo error", STRETCH_BOUND, _OFF
+)
 _BY_ROWS = (
     "The log-likelihood of some rows becomes minus infinity within a standard deviation of the "
     "draws (an outcome outside of its support), and the density is not nil there: its gradients "
@@ -66,7 +68,7 @@ _CUT = (
     "less the nearer they are to it."
 )
 UNREACHED = Rule(
-    "unreached", "audit: what an sd lacks beyond the farthest draws", STRETCH_BOUND,
+    "unreached", "audit: share of an sd beyond the farthest draws", STRETCH_BOUND,
     "Along a line far beyond its draws the density is low but wide: rows hardly tell large values "
     "apart there, and the prior alone ends it. Chains take long to get there. Give it a narrower "
     "prior, another scale (its reciprocal or logarithm), or read inner quantiles alone.",
