@@ -11,8 +11,8 @@ from pymc_subsample.diagnostics.checks import Rule, amount
 
 _ORDER = {"pass": 0, "warn": 1, "fail": 2}
 _JUDGED = (
-    "This judges the computation, whether the draws are those of the posterior, and not the model: "
-    "whether that describes the data, predictive checks and pms.loo say."
+    "The report judges the computation: are the draws from the posterior? Whether the model "
+    "describes the data is for predictive checks and pms.loo."
 )
 COLOURS = {"pass": "#2e7d32", "warn": "#b26a00", "fail": "#b71c1c"}
 
@@ -197,6 +197,6 @@ def tiered(fail: Rule, doubt: Rule, value: float, who: str = "") -> Finding:
     """Judge a number by the bound where it fails and the one where it is doubtful."""
     rule = doubt if fail.holds(value) else fail
     passed = rule.holds(value)
-    advice = "" if passed else f"{who}{rule.remedy}"
+    advice = "" if passed else f"{f'Worst in {who}. ' if who else ''}{rule.remedy}"
     status = "pass" if passed else rule.severity
     return judged(rule, status, value, advice)

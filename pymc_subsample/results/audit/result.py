@@ -60,8 +60,8 @@ _MANY_LINES = (
 _UNJUDGED = {"rows": _BY_ROWS, "many": _MANY_LINES}
 # What no audit can see, said of every one.
 UNSEEN = (
-    "An audit judges the draws by the density where they are. It cannot see what none of them "
-    "reached: other modes, or a tail farther out."
+    "An audit evaluates the density at the draws. It cannot see what no draw reached: other modes, "
+    "or a tail farther out."
 )
 _CUT = (
     "A constraint or a step of the prior cuts the density off beside the draws; gradients count "
@@ -271,9 +271,9 @@ def _judged(audit: Audit) -> list[Finding]:
         sure = beyond_error(size, error, rule.bound)
         at = int(np.nanargmax(sure)) if np.any(sure > 0) else 0
         label = str(audit.table["parameter"].values[at])
-        findings.append(tiered(rule, rule, float(sure[at]), f"{label}. "))
+        findings.append(tiered(rule, rule, float(sure[at]), label))
     stretch, element = audit.unreached
-    findings.append(tiered(UNREACHED, UNREACHED, stretch, f"{element}. "))
+    findings.append(tiered(UNREACHED, UNREACHED, stretch, element))
     if scored:
         unknown = judged(P_VALUE_DOUBT, "warn", np.nan, _NO_P_VALUE)
         known = not np.isnan(audit.p_value)
