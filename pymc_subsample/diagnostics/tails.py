@@ -19,7 +19,7 @@ _LIGHTER = (
 )
 TAIL = Rule(
     "tail",
-    "Pareto shape of the widest tail, by the density far out",
+    "Pareto shape of the heaviest tail",
     # The largest shape of a finite variance is 0.5, but for rounding.
     0.499,
     f"Of a parameter that the chain's warning names. {_LIGHTER}",

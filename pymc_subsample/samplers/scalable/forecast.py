@@ -35,7 +35,7 @@ class Forecast:
 
     excess: float  # Largest remainder over its bound.
     row: int  # Where that is.
-    # Share of the proposals that the rows accept, by `kernel.FACTORISED` and `MH_SS`, and
+    # Share of the proposals accepted by the rows, by `kernel.FACTORISED` and `MH_SS`, and
     # if all rows decided.
     accepted: tuple[float, float, float]
 
