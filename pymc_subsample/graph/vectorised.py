@@ -67,10 +67,14 @@ def _filled(node: Apply, value: Variable, front: int) -> Variable | None:
 def _joined(node: Apply, parts: list[Variable], front: int) -> Variable | None:
     ndim = node.outputs[0].type.ndim
     fronts = [v.type.shape[:front] for v in parts if v.type.ndim > ndim]
-    if not fronts or any(None in v.type.shape for v in parts):
+    if not fronts or any(None in shape for shape in fronts):
         return None
     shape = np.broadcast_shapes(*fronts)
-    alike = [pt.alloc(v, *shape, *v.type.shape[v.type.ndim - ndim :]) for v in parts]
+    alike = [
+        v if v.type.ndim > ndim and v.type.shape[:front] == shape
+        else v + pt.zeros((*shape, *[1] * ndim), dtype=v.type.dtype)
+        for v in parts
+    ]  # fmt: skip
     return pt.join(node.op.axis % ndim + front, *alike)
 
 

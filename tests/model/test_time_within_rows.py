@@ -7,6 +7,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from chains import assert_moments, moments
 from pytensor.scan.utils import until
 from scipy import stats
 
@@ -245,3 +246,43 @@ def test_loops_that_are_refused(x, given, said):
     with pytest.raises(pms.TallModelError, match="coupled by Scan") as error:
         pms.HMCECS(model=recurrence(x, **given))
     assert said in str(error.value)
+
+
+@pytest.mark.costly(cases=1)
+def test_draws_of_hidden_states():
+    """Draws have the moments of the posterior that the forward algorithm gives."""
+    units, times, moved = 1_500, 4, np.random.default_rng(7)
+    state, y = moved.integers(0, 2, units), np.empty((units, times))
+    for t in range(times):
+        if t:
+            leaves = moved.random(units) < np.array([0.2, 0.35])[state]
+            state = np.where(leaves, 1 - state, state)
+        y[:, t] = np.array([-1.0, 1.5])[state] + moved.normal(size=units)
+
+    def likelihood(log_p, mean):
+        last = scanned(log_p, emissions(mean, y))[-1]
+        pm.Potential("ll", pt.logsumexp(last, axis=1).sum())
+
+    with hidden(likelihood):
+        idata = pm.sample(
+            1_500, tune=500, step=pms.HMCECS(rng=1), chains=2, cores=1, random_seed=1,
+            progressbar=False, compute_convergence_checks=False,
+        )  # fmt: skip
+
+    def log_density(x):
+        p, mean = 1 / (1 + np.exp(-x[:2])), x[2:]
+        P = np.array([[1 - p[0], p[0]], [p[1], 1 - p[1]]])
+        e = stats.norm.pdf(y[:, :, None], mean)
+        alpha = e[:, 0] / 2
+        for t in range(1, times):
+            alpha = (alpha @ P) * e[:, t]
+        prior = 2 * np.log(p * (1 - p)).sum() + stats.norm.logpdf(mean, [-1, 1]).sum()
+        return prior + np.log(alpha.sum(axis=1)).sum()
+
+    def quantities(x):
+        return np.column_stack([1 / (1 + np.exp(-x[:, :2])), x[:, 2:]])
+
+    mean, sd = moments(log_density, np.array([-1.4, -0.6, -1.0, 1.5]), quantities, 4_000)
+    for k in range(2):
+        assert_moments(idata["posterior"]["leave"][..., k], mean[k], sd[k])
+        assert_moments(idata["posterior"]["mean"][..., k], mean[2 + k], sd[2 + k])

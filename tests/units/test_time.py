@@ -5,6 +5,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from chains import assert_moments, moments
 from pytensor.graph.traversal import toposort
 from scipy import stats
 from scipy.integrate import quad
@@ -119,21 +120,25 @@ def test_autoregressive_errors(write, centred):
 @pytest.mark.parametrize("walk", [False, True])
 def test_levels_of_series(walk):
     """Constants of PyMC's AR, and drifts of its random walk: what is left is normal together."""
+    kept = 1.0 if walk else 0.6
+    own, series = 1 + 0.7 * rng.normal(size=J), np.zeros((J, T))
+    for t in range(1, T):
+        series[:, t] = own + kept * series[:, t - 1] + rng.normal(size=J) / 2
     with pm.Model() as model:
         level, rho, s = parameters(True)
         start = pm.Normal.dist(0, 10)
         if walk:
-            pm.GaussianRandomWalk("y", level, s, init_dist=start, observed=Y)
+            pm.GaussianRandomWalk("y", level, s, init_dist=start, observed=series)
         else:
             coefficients = pt.stack([level, pt.full(J, rho)], axis=-1)
-            pm.AR("y", coefficients, s, constant=True, init_dist=start, observed=Y)
+            pm.AR("y", coefficients, s, constant=True, init_dist=start, observed=series)
 
     def exact(point):
         mean, tau, rho, s, prior = natural(point)
-        new = Y[:, 1:] - (1 if walk else rho) * Y[:, :-1]
+        new = series[:, 1:] - (1 if walk else rho) * series[:, :-1]
         cov = s**2 * np.eye(T - 1) + tau**2
         later = stats.multivariate_normal.logpdf(new, np.full(T - 1, mean), cov).sum()
-        return prior + later + stats.norm.logpdf(Y[:, 0], 0, 10).sum()
+        return prior + later + stats.norm.logpdf(series[:, 0], 0, 10).sum()
 
     found, looped = log_densities(pms.marginalize(model, "a", n_nodes=15), points())
     np.testing.assert_allclose(found, [exact(p) for p in points()], atol=2e-4)
@@ -182,17 +187,16 @@ def test_a_trend_that_units_share_is_of_parameters():
     assert "a" not in {v.name for v in marginal.free_RVs}
 
 
-def walk_of_each():
-    return pm.GaussianRandomWalk(
-        "path", 0, pm.HalfNormal("q"), init_dist=pm.Normal.dist(0, 3), shape=(J, T)
-    )
-
-
 def test_paths_by_two_indices_are_refused():
-    unit, time = np.repeat(np.arange(J), T), np.tile(np.arange(T), J)
+    y = simulated(250, T)
+    unit, time = np.indices(y.shape)
     with pm.Model() as model:
-        pm.Normal("y", walk_of_each()[unit, time], pm.HalfNormal("s"), observed=Y.ravel())
-    with pytest.raises(pms.TallModelError, match=f"'path' has {J} paths of {T} values") as error:
+        path = pm.GaussianRandomWalk(
+            "path", 0, pm.HalfNormal("q"), init_dist=pm.Normal.dist(0, 3), shape=y.shape
+        )
+        mean = path[unit.ravel(), time.ravel()]
+        pm.Normal("y", mean, pm.HalfNormal("s"), observed=y.ravel())
+    with pytest.raises(pms.TallModelError, match=f"'path' has 250 paths of {T} values") as error:
         pms.HMCECS(model=model)
     assert "RandomWalk" in str(error.value)
     assert "pm.AR(" in str(error.value)
@@ -214,3 +218,41 @@ def test_paths_of_rows_are_refused():
         pms.HMCECS(model=model)
     assert "depend on each other (AutoRegressive" in str(error.value)
     assert "pm.AR(" in str(error.value)
+
+
+def covariance_of(mean, tau, rho, s, times):
+    t = np.arange(times)
+    return s**2 / (1 - rho**2) * rho ** abs(t[:, None] - t) + tau**2
+
+
+@pytest.mark.costly(cases=1)
+def test_draws_of_autoregressive_errors():
+    """Draws have the moments of the posterior in closed form."""
+    y = simulated(1_000, T)
+    with pm.Model():
+        mean, tau = pm.Normal("mean"), pm.HalfNormal("tau")
+        rho, s = pm.Uniform("rho", -1, 1), pm.HalfNormal("s")
+        level = mean + tau * pm.Normal("z", shape=len(y))
+        errors = y - level[:, None]
+        pm.Normal("y", level[:, None] + rho * errors[:, :-1], s, observed=y[:, 1:])
+        pm.Normal("first", level, s / pt.sqrt(1 - rho**2), observed=y[:, 0])
+        idata = pm.sample(
+            1_500, tune=500, step=pms.HMCECS(rng=1), chains=2, cores=1, random_seed=1,
+            progressbar=False, compute_convergence_checks=False,
+        )  # fmt: skip
+    products, total = y.T @ y, y.sum(axis=0)
+
+    def log_density(x):
+        point = dict(zip(("mean", "tau_log__", "rho_interval__", "s_log__"), x, strict=True))
+        mean, tau, rho, s, prior = natural(point)
+        inverse = np.linalg.inv(cov := covariance_of(mean, tau, rho, s, T))
+        around = np.outer(total, np.full(T, mean))
+        centred = products - around - around.T + len(y) * mean**2
+        return prior - 0.5 * (inverse * centred).sum() - len(y) / 2 * np.linalg.slogdet(cov)[1]
+
+    def quantities(x):
+        return np.column_stack([x[:, 0], np.exp(x[:, 1]), np.tanh(x[:, 2] / 2), np.exp(x[:, 3])])
+
+    exact = moments(log_density, np.array([1.0, -0.4, 1.4, -0.7]), quantities)
+    for name, mean, sd in zip(("mean", "tau", "rho", "s"), *exact, strict=True):
+        assert_moments(idata["posterior"][name], mean, sd)
