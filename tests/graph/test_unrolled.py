@@ -64,6 +64,7 @@ LOOPS = {
         lambda before, x, b: before * b[0] + x[0], [], [pt.ones(J)], (X, b), n_steps=4
     )[-1],
     "no states": loop(lambda x, b: pt.exp(x * b[0]).sum() + x[:2] @ b, [X]),
+    "alike in all steps": loop(lambda x, b: (x * b[0], b * 2), [X])[1] + X.sum(),
     "a loop within": loop(of_a_column, [X.T]),
     "steps indexed by data": loop(carried, [X], [pt.zeros(J)])[
         np.array([4, 0, 2]), np.arange(J)
