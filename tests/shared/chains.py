@@ -23,8 +23,14 @@ def assert_moments(draws, mean, sd, z=5.0):
 
 def moments(log_density, start, quantities, n=20_000):
     """Return mean and sd of quantities, by importance sampling from a t around the mode."""
-    found = minimize(lambda x: -log_density(x), start, method="BFGS")
-    proposal = distributions.multivariate_t(found.x, 1.2 * found.hess_inv, df=8)
+    mode = minimize(lambda x: -log_density(x), start, method="Nelder-Mead", tol=1e-6).x
+    h = 1e-3 * np.eye(len(mode))
+    curvature = [
+        [(log_density(mode + a + b) - log_density(mode + a - b)
+          - log_density(mode - a + b) + log_density(mode - a - b)) / 4e-6 for a in h]
+        for b in h
+    ]  # fmt: skip
+    proposal = distributions.multivariate_t(mode, np.linalg.inv(-np.array(curvature)), df=8)
     x = proposal.rvs(n, random_state=1)
     log_weights = np.array([log_density(point) for point in x]) - proposal.logpdf(x)
     weights = np.exp(log_weights - log_weights.max())
