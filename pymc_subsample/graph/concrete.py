@@ -152,7 +152,7 @@ def concretize(
         data = root_array(root) if data is None else data
         if data is None:
             continue
-        if data.ndim == 0 or (data.ndim == 1 and data.size <= _SMALL and data.dtype.kind in "iu"):
+        if stays_constant(data):
             if isinstance(root, SharedVariable):
                 memo[root] = pt.constant(data)
         else:
@@ -161,6 +161,11 @@ def concretize(
 
     values = [memo[v] for v in value_vars]
     return ConcreteGraph(rebuild(outputs, memo, fold), arrays, values, roots)
+
+
+def stays_constant(data: np.ndarray) -> bool:
+    """Whether this is a number, or may be a shape or an index, and no column."""
+    return data.ndim == 0 or (data.ndim == 1 and data.size <= _SMALL and data.dtype.kind in "iu")
 
 
 def root_array(root: Variable) -> np.ndarray | None:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import toposort
+from pytensor.tensor.basic import Alloc, Join
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
@@ -34,17 +36,46 @@ def broadcasts(output: Variable, local: Sequence[Variable], columns: Sequence[Va
 def vectorised(output: Variable, replaced: Mapping[Variable, Variable], front: int) -> Variable:
     """Put arrays with so many more axes in front in the place of inputs.
 
-    PyTensor does so, but for tables of which rows pick by an index of their own: those are indexed
-    by the larger index, in place of a loop over all that is in front.
+    PyTensor does so, but for loops over all that is in front: in their place, tables of which rows
+    pick by an index of their own are indexed by the larger index, and what is joined, or fills an
+    array, is as large in front as it must be.
     """
     memo = dict(replaced)
     for node in toposort([output], blockers=list(memo)):
         if isinstance(node.op, AdvancedSubtensor):
             table, *index = vectorize_graph(list(node.inputs), memo)
             new = _indexed(node, table, index, front)
-            if new is not None:
-                memo[node.outputs[0]] = new
+        elif isinstance(node.op, Join):
+            new = _joined(node, vectorize_graph(list(node.inputs), memo), front)
+        elif isinstance(node.op, Alloc):
+            new = _filled(node, vectorize_graph(node.inputs[0], memo), front)
+        else:
+            continue
+        if new is not None:
+            memo[node.outputs[0]] = new
     return vectorize_graph(output, memo)
+
+
+def _filled(node: Apply, value: Variable, front: int) -> Variable | None:
+    missing = node.outputs[0].type.ndim - node.inputs[0].type.ndim
+    if value.type.ndim == node.inputs[0].type.ndim or None in value.type.shape[:front]:
+        return None
+    order = [*range(front), *["x"] * missing, *range(front, value.type.ndim)]
+    return pt.alloc(value.dimshuffle(order), *value.type.shape[:front], *node.inputs[1:])
+
+
+def _joined(node: Apply, parts: list[Variable], front: int) -> Variable | None:
+    ndim = node.outputs[0].type.ndim
+    fronts = [v.type.shape[:front] for v in parts if v.type.ndim > ndim]
+    if not fronts or any(None in shape for shape in fronts):
+        return None
+    shape = np.broadcast_shapes(*fronts)
+    alike = [
+        v if v.type.ndim > ndim and v.type.shape[:front] == shape
+        else v + pt.zeros((*shape, *[1] * ndim), dtype=v.type.dtype)
+        for v in parts
+    ]  # fmt: skip
+    return pt.join(node.op.axis % ndim + front, *alike)
 
 
 def _indexed(node: Apply, table: Variable, index: list[Variable], front: int) -> Variable | None:

@@ -13,7 +13,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scan.op import Scan
-from pytensor.tensor.basic import Alloc, ExtractDiag, Join
+from pytensor.tensor.basic import Alloc, ExtractDiag, Join, Split
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CumOp
@@ -117,6 +117,13 @@ def _(op: Join, node: Apply, axis: int) -> list[Axis]:
     if op.axis % node.outputs[0].type.ndim == axis:
         raise CoupledRows(node)
     return [_own(i, axis) for i in node.inputs]
+
+
+@carried_axes.register
+def _(op: Split, node: Apply, axis: int) -> list[Axis]:
+    if op.axis % node.inputs[0].type.ndim == axis:
+        raise CoupledRows(node)
+    return _first_only(node, axis)
 
 
 @carried_axes.register

@@ -10,6 +10,7 @@ from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import Elemwise
 
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE
+from pymc_subsample.graph.unrolled import why_not
 
 if TYPE_CHECKING:
     from pymc_subsample.model.tall_model import TallModel
@@ -85,16 +86,17 @@ _ONE_ROW = "the log-likelihood of a row must depend on parameters and on that ro
 def _loop(node: Apply | None) -> str:
     """Say of a loop whose it is, and what remains: only its author can write it otherwise."""
     package = None if node is None else _package(node)
+    what = "a loop that is not followed" if node is None else why_not(node)
     if package is not None:
         return (
-            f"a loop that is not followed, of {package}): {_ONE_ROW}. That code is the package's: "
+            f"{what}, of {package}): {_ONE_ROW}. That code is the package's: "
             "sample this model with pm.sample(), which runs the loop over all rows, or use a "
             "likelihood of that package, or of your own, without one."
         )
     return (
-        f"a loop that is not followed): {_ONE_ROW}. A loop within each row may be written as a "
-        "`for` of Python, over its steps; if rows really depend on each other, or the loop is a "
-        "package's, sample this model with pm.sample()."
+        f"{what}): {_ONE_ROW}. A loop within each row, over its times, is followed where it has "
+        "few steps, of a number that is known, and no condition; if rows really depend on each "
+        "other, or the loop is a package's, sample this model with pm.sample()."
     )
 
 

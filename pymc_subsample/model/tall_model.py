@@ -31,6 +31,7 @@ from pymc_subsample.model.evaluation import Evaluation, consecutive
 from pymc_subsample.model.indices import negative_codes
 from pymc_subsample.model.levels import refuse_other_levels
 from pymc_subsample.model.lifting import lifted
+from pymc_subsample.model.loops import followed
 from pymc_subsample.model.minimum_cut import through_fewer
 from pymc_subsample.model.parameter_checks import sort_checks, split_checks
 from pymc_subsample.model.row_kinds import per_row
@@ -188,6 +189,7 @@ class TallModel(Evaluation):
         `plain` makes the model without `lift`; None: this is it.
         """
         model = self.model
+        outputs = followed(outputs, self._values, self._arrays, self.initial_point)
         outputs = select_in_data(outputs, self._arrays, self._values)
         [*graphs, prior], checks = split_checks(outputs)
 

@@ -118,8 +118,9 @@ def may_pay(model: pm.Model, n_rows: int | None = None) -> bool:
     """
     if any(v.type.ndim for v in model.discrete_value_vars) or _put_among_others(model):
         return True
-    rows = max((max(v.type.shape or (1,), default=1) or 1 for v in _observed(model)), default=1)
-    rows = rows if n_rows is None else n_rows
+    # Lengths that types do not tell, as of a slice of `pm.Data`, may be short.
+    known = [n or 1 for v in _observed(model) for n in v.type.shape]
+    rows = max(known, default=1) if n_rows is None else n_rows
     continuous = [model.values_to_rvs[v].name for v in model.continuous_value_vars]
     long = [model[name] for name in continuous if model[name].type.ndim]
     if not long:

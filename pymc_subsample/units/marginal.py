@@ -16,6 +16,7 @@ from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.integrated import add_units, start_at, without
 from pymc_subsample.units.missed_mass import refuse_other_modes
 from pymc_subsample.units.modes import find_all_modes
+from pymc_subsample.units.paths import of_path
 from pymc_subsample.units.quadrature import nodes, nodes_of
 from pymc_subsample.units.reading import Reading, read, warn_of_codes
 from pymc_subsample.units.reference import find_reference, start_of
@@ -156,9 +157,12 @@ def integrated(
     theta = find_reference(functions, rng)
     modes = find_all_modes(functions, theta, start_of(functions))
     integral = choose_nodes(functions, theta, modes, rng, per_dimension)
-    refuse_other_modes(functions, theta, modes, _reach(functions, integral.per_dimension), rng)
-    if per_dimension is None and integral.error > TOLERABLE:
-        raise inaccurate(integral, functions)
+    try:
+        refuse_other_modes(functions, theta, modes, _reach(functions, integral.per_dimension), rng)
+        if per_dimension is None and integral.error > TOLERABLE:
+            raise inaccurate(integral, functions)
+    except TallModelError as error:
+        raise of_path(whole, functions.graphs, error) from None
     return Marginal(functions, theta, modes, integral)
 
 

@@ -10,7 +10,7 @@ from scipy.special import gammaincinv, gammaln, ndtri
 from pymc_subsample.units.graphs import UnitGraphs
 
 # Beyond, products of nodes are more than points that fill the space.
-_PRODUCTS = 3
+MOST_PRODUCTS = 3
 # From so many on, nodes are evenly spaced: measured, on units of one and two binary rows and large
 # scales. Where they end grows with the cube root of their number (Trefethen), and so far that what
 # lies beyond is less than what lies between them.
@@ -80,7 +80,7 @@ def nodes(size: int, per_dimension: int) -> tuple[np.ndarray, np.ndarray]:
 
     Jäckel, P. (2005). A note on multivariate Gauss-Hermite quadrature. Manuscript.
     """
-    if size > _PRODUCTS:
+    if size > MOST_PRODUCTS:
         return _filling(size, per_dimension)
     x, w = _on_a_line(per_dimension)
     points = np.array(list(product(x, repeat=size)))
@@ -96,7 +96,7 @@ def nodes(size: int, per_dimension: int) -> tuple[np.ndarray, np.ndarray]:
 
 def centred(size: int, per_dimension: int) -> bool:
     """Whether nodes of fewer variables are among those of `size`, where others are zero."""
-    return size <= _PRODUCTS and per_dimension % 2 == 1
+    return size <= MOST_PRODUCTS and per_dimension % 2 == 1
 
 
 def of_fewer(size: int, per_dimension: int, fewer: int) -> np.ndarray:

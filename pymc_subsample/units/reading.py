@@ -21,6 +21,7 @@ from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.graph.concrete import concretize, depends_on
 from pymc_subsample.graph.nodes import lower_factor
+from pymc_subsample.graph.unrolled import without_loops
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.binding import bound, placed
 from pymc_subsample.model.data_columns import row_number_test
@@ -106,16 +107,17 @@ def read(model: pm.Model, columns: Mapping[Variable, Any] = MappingProxyType({})
     ]
     graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
     concrete = concretize(graphs, model.value_vars, model.initial_point(), columns)
-    for name, graph in zip(observed, concrete.outputs, strict=False):
+    outputs = without_loops(concrete.outputs, concrete.values, concrete.arrays)
+    for name, graph in zip(observed, outputs, strict=False):
         if None in graph.type.shape:
             raise TallModelError(
                 f"The shape of the log-likelihood of {name!r} depends on parameters. Fix the "
                 "number of rows."
             )
-    lengths = {max(g.type.shape) for g in concrete.outputs[: len(observed)] if g.type.shape}
+    lengths = {max(g.type.shape) for g in outputs[: len(observed)] if g.type.shape}
     negative = list(negative_codes(concrete, lengths, model))
     outputs = read_by_places(
-        concrete.outputs,
+        outputs,
         concrete.arrays,
         concrete.values,
         min((n for n in lengths if n > 1), default=2),

@@ -5,6 +5,8 @@ import copy
 import numpy as np
 import pymc as pm
 from arviz_stats.base import array_stats
+from scipy import stats as distributions
+from scipy.optimize import minimize
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 
@@ -17,6 +19,26 @@ def assert_moments(draws, mean, sd, z=5.0):
     assert abs(draws.mean() - mean) < z * error
     error = deviation.std() / np.sqrt(array_stats.ess(deviation))
     assert abs(deviation.mean() - sd**2) < z * error
+
+
+def moments(log_density, start, quantities, n=20_000):
+    """Return mean and sd of quantities, by importance sampling from a t around the mode."""
+    mode = minimize(lambda x: -log_density(x), start, method="Nelder-Mead", tol=1e-6).x
+    h = 1e-3 * np.eye(len(mode))
+    curvature = [
+        [(log_density(mode + a + b) - log_density(mode + a - b)
+          - log_density(mode - a + b) + log_density(mode - a - b)) / 4e-6 for a in h]
+        for b in h
+    ]  # fmt: skip
+    proposal = distributions.multivariate_t(mode, np.linalg.inv(-np.array(curvature)), df=8)
+    x = proposal.rvs(n, random_state=1)
+    log_weights = np.array([log_density(point) for point in x]) - proposal.logpdf(x)
+    weights = np.exp(log_weights - log_weights.max())
+    weights /= weights.sum()
+    assert 1 / (weights**2).sum() > n / 4
+    values = quantities(x)
+    mean = weights @ values
+    return mean, np.sqrt(weights @ (values - mean) ** 2)
 
 
 def run(step, point, n):

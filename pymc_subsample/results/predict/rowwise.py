@@ -20,6 +20,7 @@ from pytensor.tensor.type import float_dtypes
 
 from pymc_subsample.graph.concrete import concretize, depends_on, rebuild
 from pymc_subsample.graph.numpy_functions import evaluate, freeze, numpy_function
+from pymc_subsample.graph.unrolled import without_loops
 from pymc_subsample.model.batch import BatchGraph, batch_graph
 from pymc_subsample.model.data_columns import column_graph, row_number_test
 from pymc_subsample.model.errors import CoupledRows, TallModelError, op_name
@@ -97,8 +98,9 @@ class RowFunction:
                 "back its rows, and pass the new ones as data=."
             ) from None
         arrays, values = concrete.arrays, concrete.values
-        lengths = [n for out in concrete.outputs for n in out.type.shape if (n or 0) > 1]
-        outputs = read_by_places(concrete.outputs, arrays, values, min(lengths, default=2))
+        outputs = without_loops(concrete.outputs, values, arrays)
+        lengths = [n for out in outputs for n in out.type.shape if (n or 0) > 1]
+        outputs = read_by_places(outputs, arrays, values, min(lengths, default=2))
         outputs = select_in_data(outputs, arrays, values)
         dependent = depends_on(outputs, values)
         self._what = what

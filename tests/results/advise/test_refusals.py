@@ -113,7 +113,7 @@ def test_a_loop_of_a_package_is_named(packaged, tmp_path, monkeypatch):
         pms.HMCECS(model=model)
     said = str(error.value)
     assert ("of adstock/loops.py, line 8" in said) == packaged
-    assert ("a `for` of Python" in said) != packaged
+    assert ("A loop within each row" in said) != packaged
     assert "pm.sample()" in said
 
 
