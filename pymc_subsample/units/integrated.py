@@ -1,6 +1,6 @@
 """A model without its local variables: the log-likelihoods of units in their place."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -164,18 +164,19 @@ def _nodes(
     constant, as a probability of zero, has no derivative.
     """
     graphs = marginal.functions.graphs
+    zero = pt.zeros((1, 1))
     u, log_weights = (
-        ([], pt.zeros((1, 1))) if graphs.exact else _continuous(marginal, table, parts, data)
+        ([zero] * graphs.size, zero) if graphs.exact else _continuous(marginal, table, parts, data)
     )
     if graphs.states is None:
         yield u, log_weights
         return
     states = state_numbers(marginal.functions, table)
     for k, (state, (what, log_weight)) in enumerate(states):
-        each = [
-            _same_or(data, f"state{k}_{i}", state[:, [i]]) if discrete else u[i]
-            for i, discrete in enumerate(graphs.discrete)
-        ]
+        each = list(u)
+        for place in graphs.places.values():
+            if graphs.discrete[place].any():
+                each[place] = _same_or(data, f"state{k}", state, range(place.start, place.stop))
         yield each, log_weights + data(what, log_weight)
 
 
@@ -195,11 +196,14 @@ def _continuous(
     return _spread(u, own, graphs.size, data), volume + log_weights
 
 
-def _same_or(data: Callable, what: str, values: np.ndarray) -> Variable:
-    """Return numbers of units as one constant, if they are all the same."""
-    if (values == values[0]).all():
-        return pt.constant(values[:1])
-    return data(what, np.ascontiguousarray(values))
+def _same_or(
+    data: Callable, what: str, values: np.ndarray, elements: Iterable[int]
+) -> list[Variable]:
+    """Return elements of units, (units, 1) each, or (1, 1) if no unit has other ones."""
+    each = [(i, np.ascontiguousarray(values[:, [i]])) for i in elements]
+    if all((own == own[0]).all() for _, own in each):
+        return [pt.constant(own[:1]) for _, own in each]
+    return [data(f"{what}_{i}", own) for i, own in each]
 
 
 def _spread(

@@ -1,6 +1,7 @@
 """Missing values and errors in variables: integrated out, summed over, or drawn afterwards."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pymc as pm
@@ -326,6 +327,35 @@ def test_integers_may_be_missing_in_the_prior_of_others():
         each.append(np.where(fits, found + stats.norm.logpdf(y, 0.8 * j, 0.5), -np.inf))
     expected = np.logaddexp.reduce(each).sum()
     assert log_likelihood(marginal, point) == pytest.approx(expected)
+
+
+@pytest.mark.costly(cases=1)
+@pytest.mark.parametrize("columns", [2, 3])
+def test_a_matrix_of_integers_is_summed_over_all_states_of_a_row(columns):
+    """Rows miss none, each and all of the columns: products of states differ from row to row."""
+    rng, _, _, _, y = data(60)
+    X = holes(rng, rng.random((60, columns)) < 0.4, 0.5)
+    gone = np.isnan(X)
+    assert len(np.unique(gone, axis=0)) == 2**columns
+    with pm.Model() as model:
+        p, b = pm.Beta("p", 1, 1, shape=columns), pm.Normal("b", shape=columns)
+        observed = pm.Bernoulli("X", p, observed=masked(X))
+        pm.Normal("y", 0.25 + observed @ b, 0.5, observed=y)
+    point = {"p": np.array([0.3, 0.6, 0.8])[:columns], "b": np.array([0.8, -0.5, 1.3])[:columns]}
+    states = np.array(list(product((0, 1), repeat=columns)))
+
+    def exact(p):
+        each = []
+        for state in states:
+            known = np.where(state == 1, np.log(p), np.log1p(-p)).sum()
+            fits = (gone | (state == X)).all(axis=1)
+            row = known + stats.norm.logpdf(y, 0.25 + state @ point["b"], 0.5)
+            each.append(np.where(fits, row, -np.inf))
+        return np.logaddexp.reduce(each).sum()
+
+    marginal = pms.marginalize(model)
+    assert log_likelihood(marginal, point) == pytest.approx(exact(point["p"]), abs=1e-6)
+    assert abs(exact(point["p"]) - exact(point["p"][::-1])) > 0.5
 
 
 def integers_and_numbers(apart, e, n=60):
