@@ -58,8 +58,9 @@ def without(reading: Reading, names: Sequence[str], functions: UnitFunctions) ->
     """Return the model without local variables and what depends on them."""
     integrated = {reading.terms[i].name for i in functions.graphs.grouping.index}
     new = without_variables(reading.model, [*names, *integrated])
-    terms = {term.name for term in reading.terms}
-    if lost := terms - integrated - new.named_vars.keys():
+    local = {reading.values[name] for name in names}
+    read = [t.name for t in reading.terms if not local.isdisjoint(ancestors([t.graph]))]
+    if lost := {*read, *functions.values} - integrated - new.named_vars.keys():
         raise TallModelError(
             f"The log density of {' and '.join(map(repr, sorted(lost)))} would be lost where "
             f"{' and '.join(map(repr, names))} are integrated out. Please report this model, and "
@@ -108,10 +109,11 @@ def add_units(new: pm.Model, marginal: Marginal, stored: Storing | None = None) 
         }
         label = called if called not in new.named_vars else f"{called}: other rows"
         pm.Potential(label, rebuild([rows.output], {**columns, **shared})[0])
-    terms = graphs.reading.terms
-    integrated = {terms[i].name for i in graphs.grouping.index}
-    for i, part in enumerate(terms):
-        if part.name in integrated and i not in graphs.grouping.index:
+    # What is dropped with a local variable that it does not read: a part of a potential, or a row
+    # of what is known of a column that has missing values elsewhere.
+    kept = {v.name for v in [*new.observed_RVs, *new.potentials]}
+    for i, part in enumerate(graphs.reading.terms):
+        if part.name not in kept and i not in graphs.grouping.index:
             memo: dict[Variable, Variable] = {
                 graphs.reading.constrained[n]: shared[v] for n, v in graphs.shared.items()
             }

@@ -98,7 +98,7 @@ class RowFunction:
             ) from None
         arrays, values = concrete.arrays, concrete.values
         lengths = [n for out in concrete.outputs for n in out.type.shape if (n or 0) > 1]
-        outputs = read_by_places(concrete.outputs, arrays, values, min(lengths, default=2))
+        outputs, _ = read_by_places(concrete.outputs, arrays, values, min(lengths, default=2))
         outputs = select_in_data(outputs, arrays, values)
         dependent = depends_on(outputs, values)
         self._what = what
