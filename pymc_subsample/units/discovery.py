@@ -226,6 +226,7 @@ def _read_by(
         else:
             [index] = evaluate([entry], reading.arrays)
         if entry.name != PLACES:
+            _refuse_outside(reading, value, index, levels)
             index = np.where(index < 0, index + levels, index)
         use = index, levels, own.axes[value]
         if found is not None and use[1:] == found[1:] and use[0].shape == found[0].shape:
@@ -241,6 +242,17 @@ def _read_by(
     if found is None:
         raise NotLocal("is not read by the level of a row")
     return *found, runs
+
+
+def _refuse_outside(reading: Reading, value: Variable, index: np.ndarray, levels: int) -> None:
+    low, high = int(index.min(initial=0)), int(index.max(initial=0))
+    if low < -levels or high >= levels:
+        name = next(n for n, v in reading.values.items() if v is value)
+        raise TallModelError(
+            f"An index of {name!r} points outside the array: it goes from {low:,} to {high:,}, and "
+            f"{name!r} has {levels:,} elements along that axis, 0 to {levels - 1:,}. Number levels "
+            "without gaps, as pd.factorize does, or give the variable more elements."
+        )
 
 
 def _runs(reading: Reading, entry: Variable, levels: int) -> Runs:

@@ -886,6 +886,15 @@ def test_what_shares_rows_with_an_effect_of_many_levels_is_refused():
     assert "several groupings" in said
 
 
+def test_what_mixes_missing_values_is_refused_for_that_reason():
+    _, _, x, _, y = data()
+    with pm.Model() as model:
+        column = pm.Normal("x", pm.Normal("c"), 1, observed=np.where(x > 1, np.nan, x))
+        pm.Normal("y", column - column.mean(), 0.5, observed=y)
+    said = refusal(model)
+    assert "The missing values of 'x' cannot be integrated out: 'x_unobserved' is read as" in said
+
+
 def test_parts_of_a_vector_are_refused():
     """PyMC has one joint density for what is known of a vector, and what is missing."""
     rng, _, x, w, y = data()
@@ -893,4 +902,6 @@ def test_parts_of_a_vector_are_refused():
         mu, b = pm.Normal("mu", shape=2), pm.Normal("b", shape=2)
         both = pm.MvNormal("X", mu, np.eye(2), observed=holes(rng, np.column_stack([x, w])))
         pm.Normal("y", pm.math.dot(both, b), 0.5, observed=y)
-    assert "'X' has missing values" in refusal(model)
+    said = refusal(model)
+    assert "The missing values of 'X' cannot be integrated out: 'X_unobserved' has a prior" in said
+    assert "one by one" in said
