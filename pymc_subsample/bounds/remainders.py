@@ -45,7 +45,7 @@ _MOST_ALWAYS = 0.25
 _SECONDS = 1.2e-8
 # Per decision: no sharper bounds are looked for. A choice: with fewer draws are hardly faster.
 _FEW_ROWS = 3.0
-_SMALLEST = np.float32(1e-30)
+_SMALLEST = np.float32(1e-30)  # What divides nothing by zero.
 
 
 @dataclass(frozen=True, repr=False)

@@ -28,7 +28,7 @@ CORRELATION = {"hmc": 0.15, "nuts": -0.2}
 # Moves of the surrogate per proposal, at most. A choice: beyond it the rest of a draw takes no
 # time beside them.
 _MOST_MOVES = 16
-_TINY = 1e-300
+_TINY = 1e-300  # What divides nothing by zero.
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ _PILOT_POINTS = 4
 # Posterior probability outside the ellipsoid of the block-Poisson estimate, were it normal. A
 # choice: a chain of a million draws would leave it once in a thousand runs.
 _OUTSIDE = 1e-9
+# Points with each direction far out, and how many standard deviations that is. Choices: few passes
+# over all rows; a normal chain of ten thousand draws goes as far.
 _FAR_POINTS = 4
 _FAR = 4.0
 # By what share a posterior may be wider or narrower than the one around which residuals are

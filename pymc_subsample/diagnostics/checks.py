@@ -157,9 +157,13 @@ def number(count: int) -> str:
     return ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")[count]
 
 
-def amount(value: float) -> str:
-    """Show a number to three digits, or say that it is none."""
-    return f"{value:.3g}" if np.isfinite(value) else "not finite"
+def amount(value: float, digits: int = 3) -> str:
+    """Show a number to some digits, or say that it is none."""
+    if not np.isfinite(value):
+        return "not finite"
+    rounded = float(f"{value:.{digits}g}")
+    whole = abs(rounded) >= 1e3 and rounded.is_integer()
+    return f"{rounded:,.0f}" if whole else f"{rounded:.{digits}g}"
 
 
 def sentence(advice: Sequence[str]) -> str:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.diagnostics.checks import Rule
+from pymc_subsample.diagnostics.checks import Rule, amount
 
 _ORDER = {"pass": 0, "warn": 1, "fail": 2}
 _JUDGED = (
-    "This judges the computation, whether the draws are those of the posterior, and not the model: "
-    "whether that describes the data, predictive checks and pms.loo say."
+    "The report judges the computation: are the draws from the posterior? Whether the model "
+    "describes the data is for predictive checks and pms.loo."
 )
 COLOURS = {"pass": "#2e7d32", "warn": "#b26a00", "fail": "#b71c1c"}
 
@@ -59,10 +59,11 @@ class Finding:
         if not np.isfinite(self.value) or np.isnan(self.bound):
             return f"{self.value:.3g}", f"{self.bound:g}"
         for digits in range(3, 18):  # doubles have 17
-            value, bound = f"{self.value:.{digits}g}", f"{self.bound:.{max(digits, 6)}g}"
-            if np.sign(float(value) - float(bound)) == np.sign(self.value - self.bound):
+            of_bound = max(digits, 6)
+            value, bound = float(f"{self.value:.{digits}g}"), float(f"{self.bound:.{of_bound}g}")
+            if np.sign(value - bound) == np.sign(self.value - self.bound):
                 break
-        return value, bound
+        return amount(value, digits), amount(bound, of_bound)
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Report:
     def head(self) -> str:
         """What was run, and what it came to, in one line."""
         each = self.of.removesuffix("s")
-        cost = f", {self.evaluations:.3g} {each} evaluations" if self.evaluations >= 0 else ""
+        cost = f", {amount(self.evaluations)} {each} evaluations" if self.evaluations >= 0 else ""
         rows = f" of {self.rows:,.0f} {self.of}" if self.rows >= 0 else ""
         chains = "1 chain" if self.chains == 1 else f"{self.chains} chains"
         draws = "1 draw" if self.draws == 1 else f"{self.draws:,} draws"
@@ -196,6 +197,6 @@ def tiered(fail: Rule, doubt: Rule, value: float, who: str = "") -> Finding:
     """Judge a number by the bound where it fails and the one where it is doubtful."""
     rule = doubt if fail.holds(value) else fail
     passed = rule.holds(value)
-    advice = "" if passed else f"{who}{rule.remedy}"
+    advice = "" if passed else f"{f'Worst in {who}. ' if who else ''}{rule.remedy}"
     status = "pass" if passed else rule.severity
     return judged(rule, status, value, advice)

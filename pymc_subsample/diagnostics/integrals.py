@@ -20,14 +20,14 @@ INTEGRALS = Rule(
     "integrals",
     # A choice: densities are off by a tenth, and means by a twentieth of a standard deviation or
     # less.
-    "error of the log posterior by integrals over local variables",
+    "error of the log posterior from integrals over local variables",
     0.1,
     "Sample pms.marginalize(model, n_nodes=...) with twice as many nodes.",
 )
 LOCAL_DRAWS = Rule(
     "local_draws",
     # A choice: one draw of a hundred.
-    "probability that draws of a level miss",
+    "probability missed by the draws of a level",
     0.01,
     "A level has several modes, or moves far with the other variables: sample this model with "
     "integrate=False, or with pm.NUTS.",

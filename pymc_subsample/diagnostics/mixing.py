@@ -40,7 +40,7 @@ from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.diagnostics.findings import Finding, judged, tiered
 from pymc_subsample.diagnostics.reading_draws import columns
 
-_LONGER = "Sample and tune for longer; if that doesn't help, reparametrise the model."
+_LONGER = "Sample and tune for longer; if that does not help, reparametrise the model."
 # 1.05: a choice, between 1.1 (Gelman and Rubin 1992) and the doubt; 1.01 and 400: Vehtari et al.
 # 2021. Of 100 effective draws a mean is off by `SHIFT_BOUND`.
 R_HAT = Rule("r_hat", "largest R-hat", 1.05, _LONGER)
@@ -187,7 +187,7 @@ def _worst(
         return judged(doubt, "fail" if still else "warn", np.nan, advice)
     at = int(worst(known))
     fail, doubt = (replace(x, bound=max(x.bound, float(usual[at]))) for x in (fail, doubt))
-    return tiered(fail, doubt, float(numbers[at]), f"{labels[at]}. ")
+    return tiered(fail, doubt, float(numbers[at]), labels[at])
 
 
 def by_chance(series: list[np.ndarray], elements: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from pymc_subsample.diagnostics.perturbation import farthest, standardised
 
 OVERLOOKED = Rule(
     "overlooked",
-    "log density of the farthest draws below that of others, over what is possible",
+    "farthest draws: log-density deficit / largest possible",
     1.0,
     "Tune for longer, or use pms.HMCECS or pms.ScalableMH, which look for such rows.",
 )

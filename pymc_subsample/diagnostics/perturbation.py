@@ -26,7 +26,8 @@ from pymc_subsample.rows.row_store import drawn_without
 # units of ten rows, of which each is 7 nodes, took 13 s beside 1 s for the chain.
 _NUMBERS, _FEWEST, _MOST = 100_000, 500, 5_000
 # Draws at which all rows are read: the farthest, so many or all, up to a number, that are farther
-# in a parameter than so many standard deviations; and of the others a sample.
+# in a parameter than so many standard deviations; and of the others a sample. A choice of time: a
+# pass over all rows at some fifty points.
 _FARTHEST, _MOST_FAR, _FAR = 8, 32, 4.0
 SAMPLED = 16
 # Draws at which rows in memory are, at a time. A choice: of memory, which numbers of all rows at

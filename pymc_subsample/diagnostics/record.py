@@ -27,7 +27,7 @@ _FEWEST_STEPS = 16
 # Batches of successive draws, for the Monte Carlo error of all of them. A choice: errors are then
 # good to an eighth, the root of 1 / 64.
 _STEP_BATCHES = 32
-_ELEMENTS = 4_000_000
+_ELEMENTS = 4_000_000  # Numbers of all draws that are kept, a choice of memory: 32 MB.
 
 
 def most_thinned(size: int) -> int:

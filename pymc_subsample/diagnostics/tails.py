@@ -19,7 +19,7 @@ _LIGHTER = (
 )
 TAIL = Rule(
     "tail",
-    "Pareto shape of the widest tail, by the density far out",
+    "Pareto shape of the heaviest tail",
     # The largest shape of a finite variance is 0.5, but for rounding.
     0.499,
     f"Of a parameter that the chain's warning names. {_LIGHTER}",
@@ -33,7 +33,8 @@ _OF_QUARTILES = 0.7413
 # Fewest draws that tell what is usual: as many as minibatch tests keep.
 _FEWEST = 8
 # Times the farthest draw's distance where the density is looked at, and how much powers from one of
-# them to the next may differ: an exponential tail's are a multiple of each other.
+# them to the next may differ: an exponential tail's are a multiple of each other. Choices between
+# the two, which differ fourfold.
 _TIMES = np.array([4.0, 16.0, 64.0, 256.0])
 _SAME = 0.2
 # Power from the first to the second place from which on the others are not looked at: that of a

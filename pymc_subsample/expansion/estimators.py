@@ -28,14 +28,17 @@ VARIANCE_BOUND = 1.0
 # What a size is chosen for, by predictions at a few points: a chain of many parameters, where all
 # points are alike, has this variance on average, and not less.
 VARIANCE_AIM = 0.75
+# What the log posterior may be off by within the ellipsoid. A choice: probabilities then change by
+# a twentieth of themselves.
 PERTURBATION_BOUND = 0.05
 # What one row may add to the log-likelihood estimate, four standard deviations out. Drawn with
 # weight w, a row that adds x shifts log E[exp(lhat - s2 / 2)] by (exp(x - x^2 / 2) - 1 - x) / w:
 # by 0.05 / w at a half, seven times as much at 1 and forty times at 2, where a skewed posterior
 # may be further out.
 ROW_BOUND = 0.5
+# Choices: fewer rows take no less time beside the rest of a draw; fewer blocks refresh too much of
+# the subsample at once, and twice as many as are ever wanted leave divisors to choose from.
 SMALLEST_SUBSAMPLE = 100
-# Fewer blocks refresh too much of the subsample at once.
 FEWEST_BLOCKS = 5
 MOST_BLOCKS = 200
 

@@ -28,6 +28,7 @@ from pymc_subsample.graph.scalars import Scalars
 # Different operations of a row. They compile in 1.5 ms each, 5,800 of a series of 100 terms in the
 # time that loops over arrays take; a recursion is never sooner compiled as arrays.
 MOST_OPERATIONS = 8_000
+# Steps of the recurrence of polygamma functions, after which the series below is exact to rounding.
 _RECURSIONS = 12
 # B_2, B_4, ...
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730)

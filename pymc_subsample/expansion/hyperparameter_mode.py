@@ -22,6 +22,7 @@ from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.quadratic import Quadratic
 
 # The search over h is a simplex search; each of its steps takes a few dense Hessians in v.
+# Choices of time. Newton's method ends where another step would gain less, as log density.
 MAX_OUTER = 8
 MAX_INNER = 200
 _NEWTON_STEPS = 20

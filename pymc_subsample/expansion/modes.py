@@ -25,9 +25,9 @@ from pymc_subsample.expansion.reference import Reference, summed
 from pymc_subsample.expansion.search import climb, newton, polish
 from pymc_subsample.expansion.symmetric_modes import ThetaPart, images
 
-# Beyond, the search takes too long.
+# Choices. More parameters take a search minutes; a mode with a smaller share of the mass changes no
+# mean and no sd that anybody looks at.
 MAX_PARAMETERS = 200
-# Share of the mass from which a mode is one to sample.
 LEAST_MASS = 1e-3
 
 # Of a search on a part of the rows: so many, fewer if all have more numbers than this (as units of
@@ -36,7 +36,8 @@ _ROWS, _FEWEST, _NUMBERS = 1_000, 200, 64_000
 _PARTS = 16  # Of these rows, for the standard error of a difference.
 # Starts of each kind: at first, and then unless the log posterior was concave all along.
 _NEAR, _PRIOR, _IMAGES = (2, 2), (5, 27), (5, 27)
-# Steps of one search, and gradients or columns of Hessians of all of them.
+# Steps of one search, and gradients or columns of Hessians of all of them. Choices of time:
+# seconds.
 _STEPS, _WORK = 60, 20_000
 _NEWTON_STEPS = 20
 # Modes that are polished on all rows at most.

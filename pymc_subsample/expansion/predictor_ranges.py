@@ -25,14 +25,16 @@ from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.graph.intervals import Enclosure, enclose
 from pymc_subsample.graph.numpy_functions import numpy_function
 
-# Kinds of rows, and range of predictors, over which a derivative is looked at.
+# Kinds of rows, and range of predictors, over which a derivative is looked at, and what is added
+# for points between those of the grid. Choices: at 30 a logistic row is linear to rounding (e^-30).
 _MOST_KINDS = 64
 _WIDEST = 30.0
 _ROUNDING = 1e-3
 # Parts into which a step of the grid is divided at a time, how many there may be in all, and their
 # length.
 _PARTS, _MOST_PARTS, _NARROW = 16, 2**20, 1e-6
-# Beyond this many elements of phi only the cruder of the two bounds is worth its set-up.
+# Beyond this many elements of phi only the cruder of the two bounds is worth its set-up: a choice,
+# as a draw would multiply a matrix of 2 MB. What stands for a radius that is never left.
 _MAX_DENSE = 500
 _FAR = 1e300
 # Radii around the reference, in posterior standard deviations beyond the typical distance.

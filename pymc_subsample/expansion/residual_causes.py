@@ -23,6 +23,7 @@ _MOST_DIRECTIONS, _MOST_ROWS, _SHOWN = 40, 20_000, 3
 _DISTANCES = (0.25, 0.5)
 # How far below the power of a smooth function that of another is.
 _ROUGH = 0.75
+# Standard deviations between the mode and a reference that is of no use. A choice: beyond the bulk.
 _FAR = 3.0
 # Share of the squares beyond which rows are named.
 _MANY = 0.1

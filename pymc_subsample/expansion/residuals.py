@@ -21,12 +21,14 @@ from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.model import TallModelError
 
 _SHOWN = 10  # Rows that a message names.
-# Rows whose residuals are kept one by one: at most this many, and this share of all.
+# Rows whose residuals are kept one by one: at most this many, and this share of all. Choices: more
+# would be most of what a draw reads.
 _MOST_OUTLYING = 20_000
 _SHARE_OUTLYING = 0.25
 # Random rows that tell which ones may be among them.
 _SAMPLE = 10_000
-# Numbers of rows to read always that are tried, and the cost below which some are.
+# Numbers of rows to read always that are tried, and the cost below which some are. Choices: a fifth
+# covers what predictions of cost are off by.
 _CANDIDATES = 40
 _WORTHWHILE = 0.8
 

@@ -6,7 +6,8 @@ from itertools import chain, combinations, zip_longest
 
 import numpy as np
 
-# Elements of a variable that are mirrored one by one, and pairs of labels of a length.
+# Elements of a variable that are mirrored one by one, and pairs of labels of a length. Choices of
+# time: where a symmetry holds for one element, it holds for others.
 _ELEMENTS = 6
 _PAIRS = 3
 

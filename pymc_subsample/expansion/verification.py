@@ -13,7 +13,8 @@ from pymc_subsample.model import TallModel
 from pymc_subsample.model.verification import probes, tolerance, warn_uncompared
 
 _GROUPS = 10  # Of rows, evaluated apart.
-# A gradient is compared with a finite difference where two of those agree to this share.
+# A gradient is compared with a finite difference where two of those agree to this share. Choices:
+# between what third derivatives and what rounding do to differences.
 _STEPS = (1e-4, 1e-6, 1e-8)
 _AGREEING = 1e-3
 # Of log densities that the model may take in single precision.

@@ -35,7 +35,8 @@ from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.graph.named_dims import without_names
 
-# Shape vectors and index tuples must stay constants for static shapes to be inferred.
+# Shape vectors and index tuples must stay constants for static shapes to be inferred; what is
+# computed of such constants is one too, up to so many elements. Choices: arrays have few axes.
 _SMALL = 4
 _FOLD = 64
 

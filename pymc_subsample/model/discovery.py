@@ -18,6 +18,7 @@ from pymc_subsample.model.terms import FEW_NUMBERS, RowTerm, TermPart, Whole
 from pymc_subsample.validation import shown
 
 # At most so many rows, or this share of the most, that read at most `FEW_NUMBERS`, are few.
+# Choices: to read them always then costs little beside a subsample.
 _FEW_ROWS = 16
 _FEW = 0.01
 

@@ -37,6 +37,7 @@ def simplified(rows: Variable, graph: BatchGraph) -> Variable:
     """
     [rows] = rebuild([rows], {}, _converted, remake=True)
     [rows] = rebuild([rows], {}, _unguarded)
+    [rows] = rebuild([rows], {}, _softened)
     [rows] = rebuild([rows], {}, _differentiable)
     rows = shifted(rows, list(graph.parameters), list(graph.columns))
     rows = rewrite_graph(rows, include=("canonicalize", "stabilize"), clone=False)
@@ -93,6 +94,14 @@ def _unguarded(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
     if guarded and elemwise_name(p.owner) == "Sigmoid" and p.type == node.outputs[0].type:
         return [p]
     return None
+
+
+def _softened(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Write log1p(-sigmoid(x)), as PyMC 6.3 does for Bernoulli rows, in its stable form."""
+    if elemwise_name(node) != "Log1p" or elemwise_name(inputs[0].owner) != "Neg":
+        return None
+    [p] = inputs[0].owner.inputs
+    return [-pt.softplus(*p.owner.inputs)] if elemwise_name(p.owner) == "Sigmoid" else None
 
 
 def _differentiable(node: Apply, inputs: list[Variable]) -> list[Variable] | None:

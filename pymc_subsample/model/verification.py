@@ -47,6 +47,9 @@ _MANY_NUMBERS = 10_000
 _PIECE = 2**17
 # Verification evaluates all rows at once if no quantity on the way is larger than this.
 _LARGEST_BYTES = 2**27
+# Rows that are compared, two steps from the start in units of the parameters, and how many times
+# its size a log-likelihood may change there for its rows to be looked at. Choices of time; where a
+# step leads so far that densities underflow, agreement says nothing.
 _SAMPLE = 200
 _STEPS = (0.3, 0.01)
 _FAR = 10.0

@@ -153,9 +153,9 @@ def _searched(rule: Rule, ends: Sequence[Verdict]) -> Rule:
     if rule.name != MODES.name or not every:
         return rule
     mirrored = max(end.images for end in ends)
+    searches = f"{every} completed {'search' if every == 1 else 'searches'}"
     drawn = f"{every - mirrored} from random points, {mirrored} from symmetries"
-    searches = f"{every} searches that ended" if every != 1 else "the one search, which ended"
-    return replace(rule, title=f"{rule.title} by {searches} at one ({drawn})")
+    return replace(rule, title=f"{rule.title} ({searches}: {drawn})")
 
 
 def _from_draws(rules: Sequence[Rule], draws: xr.Dataset) -> list[tuple[Rule, float, bool]]:

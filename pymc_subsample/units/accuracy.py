@@ -39,7 +39,7 @@ _MOST_NODES = 1_000
 # squares what is left of the distance. They are taken if they cost less than this share of nodes
 # that stay, since their derivatives have to be compiled too.
 _STEPS_TRIED, _WORTH = (0, 1, 2, 3), 0.5
-_FAR = 4.0
+_FAR = 4.0  # Standard deviations, as in the line on nodes above.
 # Of differences of gradients, which are sums over units; and what brings a point nearer.
 _STEP, _NEARER, _NEARER_TIMES = 1e-4, 0.8, 60
 

@@ -26,7 +26,8 @@ _DEGREES, _WIDER = 4.0, 1.2
 # Nodes per dimension at which the largest ratio is looked for at the reference, the number of best
 # ones at which it is at every draw, by dimension (at finer ones where the largest is the outermost
 # of these), and how much larger it may be between them: in steps of a standard deviation a normal
-# density beside a wider one differs by less.
+# density beside a wider one differs by less. In more dimensions fewer nodes, and candidates, serve:
+# choices of time, for which draws answer by what they accept (`EXCESS`).
 _LOOKED, _CANDIDATES = {1: 25, 2: 11}, {1: 9, 2: 25}
 _FINER = {1: 45, 2: 15}
 _IN_MORE, _CANDIDATES_IN_MORE, _MOST_NODES = 7, 40, 512

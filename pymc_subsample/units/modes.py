@@ -6,7 +6,8 @@ import numpy as np
 
 from pymc_subsample.units.unit_densities import UnitFunctions
 
-# Newton's method takes less than ten; units whose steps are halved take more.
+# Newton's method takes less than ten; units whose steps are halved take more. A choice: thirty
+# halvings make a step of a billionth.
 _ITERATIONS = 60
 _HALVINGS = 30
 # What a step would gain, as log density, once the mode is found.

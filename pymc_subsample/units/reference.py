@@ -15,6 +15,8 @@ from pymc_subsample.units.unit_densities import UnitFunctions
 _SEARCHED, _FEWEST, _ROWS = 2_000, 200, 50_000
 # Units that are always among them, since none of the others is as they are.
 _OUTSTANDING = 10
+# Rounds of the search, Newton's steps in each, and how often these are halved. Choices: it takes
+# fewer where it ends.
 _ROUNDS, _STEPS, _HALVINGS = 30, 15, 6
 # What a round of the search gains, as log density, once it has ended.
 _GAIN = 1e-3

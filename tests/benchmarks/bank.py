@@ -37,37 +37,38 @@ OUTCOMES = ("right", "told", "refused", "SILENT", "false alarm")
 TOTALS = ["settings", "runs", "wrong", *OUTCOMES]
 
 TEXT = """
-# Trust benchmark
+# Trust benchmark: good and bad settings
 
-Is a run ever wrong without saying so? Each model below is sampled as it should be, with
+Is a run ever wrong without reporting it? Each model below is sampled as it should be, with
 `pms.HMCECS()` or `pms.ScalableMH()` and several seeds, and in settings that are bad on purpose.
-Every run is compared with the posterior of all rows, which NUTS has sampled with at least 4,000
-effective draws, and what it says of itself is read from its result. `tests/benchmarks/bank.py
---write` makes this page, one method at a time with `--step`.
+The draws of every run are compared with the posterior of all rows, which NUTS has sampled with at
+least 4,000 effective draws, and the run's own verdict is read from its report.
+`tests/benchmarks/bank.py --write` makes this page, one method at a time with `--step`.
 
-**Settings.** Four chains of 1,000 draws after 1,000 of tuning.
+**Settings.** Runs have four chains of 1,000 draws after 1,000 of tuning.
 
 - *reference 10 sd off*: `reference=` is 10 posterior standard deviations from the posterior mean,
   in each parameter (*each*, with random signs) or as a vector in a random direction (*jointly*,
   by the posterior's covariance), both in unconstrained space.
 - *order 1, order 0*: `control_variate_order=`, with the `subsample_size` that order 2 chose.
 - *20 rows*: `subsample_size=20`.
-- *outlier*: one row is made a gross outlier, in the outcome or in the predictors. The full-data
-  posterior is then that of these data. *rows without it*: with the `subsample_size` chosen for
-  the data without the outlier, so that its row is hardly ever drawn.
+- *outlier*: one row is made a gross outlier, in the outcome or in the predictors. The run is
+  compared with the full-data posterior that includes it. *rows without it*: with the
+  `subsample_size` chosen for the data without the outlier, so that its row is hardly ever drawn.
 
-`ScalableMH` has no order and no subsample of a size: it is tried in the other settings. *rows* are
-those of a subsample, or those that decide on a draw.
+`ScalableMH` has no order and no subsample size, so it is tested in the other settings. The column
+*rows* has the rows of a subsample, or the rows that decide on a draw.
 
 **Right or wrong.** *mean* is the largest error of a posterior mean, in standard deviations, and
 *sd* the largest relative error of a standard deviation, over all elements of the free variables.
-A run is wrong if for any of the d elements the error of the mean exceeds 0.1, or that of the
-standard deviation 5%, by more than z Monte Carlo standard errors of run and full-data posterior
-together. z is the normal quantile at which 2 d two-sided comparisons are wrong once in a hundred
-runs: 3.2 to 3.7 here, which lets a run of 4,000 effective draws be off by about 0.16 and 9%.
+A run is wrong if, for any of the d elements, the error of the mean exceeds 0.1, or the error of
+the standard deviation 5%, by more than z Monte Carlo standard errors of run and full-data
+posterior together. z is the normal quantile at which 2 d two-sided comparisons are wrong once in a
+hundred runs. Here it is 3.2 to 3.7, which lets a run of 4,000 effective draws be off by about 0.16
+and 9%.
 
-**What a run says.** *pass*, *warn* or *fail*: the status of `pms.report`, without an audit.
-*refused*: no run, but an error that says why.
+**Verdict.** *pass*, *warn* or *fail* is the status of `pms.report`, without an audit. *refused*
+means that there was no run, but an error that gives the reason.
 
 | outcome | |
 |---|---|
@@ -78,10 +79,10 @@ runs: 3.2 to 3.7 here, which lets a run of 4,000 effective draws be off by about
 """
 
 TEXT_THEIRS = """
-NumPyro's HMCECS takes reference point and number of rows from its user: here the mean of the
-full-data posterior, which no user has, and the number that `pms.HMCECS()` chose. It has 10
-blocks, two chains and trees of at most 255 steps. It reports nothing about its subsamples: R-hat
-and effective draws are all that can tell, and here they count as if it had looked at them.
+NumPyro's HMCECS takes reference point and number of rows from its user. Here they are the mean of
+the full-data posterior, which no user has, and the number that `pms.HMCECS()` chose. It has 10
+blocks, two chains and trees of at most 255 steps. It reports nothing about its subsamples: only
+R-hat and effective draws can show a failure, and here they count as if it had looked at them.
 """
 
 

@@ -1,7 +1,7 @@
 """Hostile trial: every sampler on models that are made to mislead it, and on healthy ones.
 
 python tests/benchmarks/hostile.py                     # all of it, resumed where it stopped
-python tests/benchmarks/hostile.py --write             # and into docs/trust.md
+python tests/benchmarks/hostile.py --write             # and into docs/hostile.md
 python tests/benchmarks/hostile.py --small             # three models, four samplers
 python tests/benchmarks/hostile.py --references        # makes the full-data posteriors anew
 """
@@ -32,7 +32,7 @@ from bank import markdown
 import pymc_subsample as pms
 
 REFERENCES = Path(__file__).with_name("hostile_references.json")
-PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
+PAGE = Path(__file__).parents[2] / "docs" / "hostile.md"
 BEGIN, END = "<!-- hostile trial: begin -->", "<!-- hostile trial: end -->"
 SEED, DRAWS, TUNE, CHAINS = 5, 1_000, 1_000, 4
 # Processor seconds of a run.
@@ -300,7 +300,7 @@ if __name__ == "__main__":
     parser.add_argument("--models", nargs="+", choices=TARGETS, help="default: all")
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, help="default: all")
     parser.add_argument("--cells", type=Path, help="file that keeps runs, to go on after a stop")
-    parser.add_argument("--write", action="store_true", help="write the tables into docs/trust.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into the docs")
     parser.add_argument("--references", action="store_true", help="make the full-data posteriors")
     args = parser.parse_args()
     models = args.models or (SMALL[0] if args.small else list(TARGETS))

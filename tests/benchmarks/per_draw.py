@@ -71,11 +71,14 @@ class Replay(BlockedStep):
         return self.draw
 
 
-@contextmanager
-def unchecked(step):
+def unchecked():
     """Leave the checks at a chain's end out."""
-    with patch.object(type(step), "_check", lambda step: []):
-        yield
+
+    def unjudged(step):
+        step.thread = None
+        return {}
+
+    return patch.object(draw_buffer, "judged", unjudged)
 
 
 def seconds_of_checks(step, model):
@@ -151,7 +154,7 @@ def measure(name, model):
     kind, options, place = STEPS[name]
     step = kind(model=model, **options)
     checks = seconds_of_checks(step, model)
-    with unchecked(step):
+    with unchecked():
         return *rounds(step, model, place), checks
 
 

@@ -111,3 +111,13 @@ def test_steps_say_what_they_are_at(name, said, monkeypatch):
     make(model=model, **STEPS[name])
     assert len(said()) == 1
     assert not [t for t in threading.enumerate() if isinstance(t, threading.Timer)]
+
+
+@pytest.mark.parametrize(("width", "columns"), [(60, 0), (80, 1), (92, 2), (104, 3), (200, 3)])
+def test_a_narrow_terminal_shows_fewer_columns(width, columns, monkeypatch):
+    """As many as leave PyMC's own their width."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    sampler = step_of("HMCECS").sampler
+    found, first = sampler.columns(2)
+    assert len(found) == columns
+    assert first.keys() == set(sampler.shown)

@@ -41,8 +41,10 @@ _TOWARDS = (
     "Do what the failed checks above say, and audit again. The audit's corrected moments are those "
     "of the posterior if it is normal; if not, they say in which direction it is."
 )
-BIAS = Rule("bias", "audit: bias of a mean, in sds, beyond its error", SHIFT_BOUND, _OFF)
-SD_ERROR = Rule("sd_error", "audit: relative error of an sd, beyond its error", STRETCH_BOUND, _OFF)
+BIAS = Rule("bias", "audit: bias of a mean in sds, net of Monte Carlo error", SHIFT_BOUND, _OFF)
+SD_ERROR = Rule(
+    "sd_error", "audit: relative error of an sd, net of Monte Carlo error", STRETCH_BOUND, _OFF
+)
 _BY_ROWS = (
     "The log-likelihood of some rows becomes minus infinity within a standard deviation of the "
     "draws (an outcome outside of its support), and the density is not nil there: its gradients "
@@ -58,15 +60,15 @@ _MANY_LINES = (
 _UNJUDGED = {"rows": _BY_ROWS, "many": _MANY_LINES}
 # What no audit can see, said of every one.
 UNSEEN = (
-    "An audit judges the draws by the density where they are. It cannot see what none of them "
-    "reached: other modes, or a tail farther out."
+    "An audit evaluates the density at the draws. It cannot see what no draw reached: other modes, "
+    "or a tail farther out."
 )
 _CUT = (
     "A constraint or a step of the prior cuts the density off beside the draws; gradients count "
     "less the nearer they are to it."
 )
 UNREACHED = Rule(
-    "unreached", "audit: what an sd lacks beyond the farthest draws", STRETCH_BOUND,
+    "unreached", "audit: share of an sd beyond the farthest draws", STRETCH_BOUND,
     "Along a line far beyond its draws the density is low but wide: rows hardly tell large values "
     "apart there, and the prior alone ends it. Chains take long to get there. Give it a narrower "
     "prior, another scale (its reciprocal or logarithm), or read inner quantiles alone.",
@@ -269,9 +271,9 @@ def _judged(audit: Audit) -> list[Finding]:
         sure = beyond_error(size, error, rule.bound)
         at = int(np.nanargmax(sure)) if np.any(sure > 0) else 0
         label = str(audit.table["parameter"].values[at])
-        findings.append(tiered(rule, rule, float(sure[at]), f"{label}. "))
+        findings.append(tiered(rule, rule, float(sure[at]), label))
     stretch, element = audit.unreached
-    findings.append(tiered(UNREACHED, UNREACHED, stretch, f"{element}. "))
+    findings.append(tiered(UNREACHED, UNREACHED, stretch, element))
     if scored:
         unknown = judged(P_VALUE_DOUBT, "warn", np.nan, _NO_P_VALUE)
         known = not np.isnan(audit.p_value)

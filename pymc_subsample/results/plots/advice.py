@@ -1,5 +1,6 @@
 """What samplers would take, before any of them runs."""
 
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from pymc_subsample.results.advise.result import DAY, HOUR, Advice, duration, sh
 from pymc_subsample.results.plots.figures import GREY, bars, collection, decorate, pairs, picture
 
 _MOST_TICKS = 8  # That are legible side by side.
+_WIDTH = 80  # Characters of a line of the title, which fit into the figure.
 _CHOSEN, _OTHER = "C1", "C0"
 _SCALE = (
     *(10.0**k * x for k in (-3, -2, -1, 0) for x in (1, 2, 5)), 10.0, 20.0, 60.0, 120.0, 300.0,
@@ -89,7 +91,7 @@ def plot_advice(advice: Advice, *, backend: str | None = None, **pc_kwargs: Any)
         yticks=(list(places), labels), xticks=(ticks, [duration(t) for t in ticks]),
         xlabel=f"Predicted time to {advice.effective_draws:,} effective draws",
     )  # fmt: skip
-    pc.add_title(advice.answer)
+    pc.add_title(fill(advice.answer, _WIDTH))
     return pc
 
 

@@ -15,10 +15,10 @@ from pymc_subsample.validation import count
 
 _AUDITED = ("mean", "sd", "corrected_mean", "corrected_sd", "corrected_mean_mcse")
 
-# Titles, and the ends of the bands.
+# Titles, labels, and the ends of the bands.
 _PANELS = {
-    "mean": ("Error of mean, sds", -SHIFT_BOUND, SHIFT_BOUND),
-    "sd": ("Sd over corrected", 1 - STRETCH_BOUND, 1 + STRETCH_BOUND),
+    "mean": ("Error of the mean", "posterior standard deviations", -SHIFT_BOUND, SHIFT_BOUND),
+    "sd": ("Standard deviation", "over the corrected one", 1 - STRETCH_BOUND, 1 + STRETCH_BOUND),
 }
 
 
@@ -28,9 +28,9 @@ def plot_audit(
 ) -> PlotCollection:
     """Plot how far an audit found posterior means and standard deviations to be off.
 
-    One panel shows the errors of means in posterior standard deviations, with two Monte Carlo
-    standard errors to either side, the other one standard deviations as shares of the corrected
-    ones. What lies in the shaded bands is tolerated by the check at the end of a chain: a tenth of
+    One panel shows the errors of means in posterior standard deviations, the other standard
+    deviations as shares of the corrected ones, both with two Monte Carlo standard errors to either
+    side. What lies in the shaded bands is tolerated by the check at the end of a chain: a tenth of
     a standard deviation, and 5%. Parameters that are constant are left out. If the audit's weights
     are too uneven for its corrections to be reliable [1]_, the figure's title says so; from a
     Pareto shape of 1 up the Monte Carlo errors are not known, and not drawn.
@@ -40,8 +40,8 @@ def plot_audit(
     audit : object
         Result of an audit. Its attribute `table` is a Dataset of `mean`, `sd`, `corrected_mean`,
         `corrected_sd` and `corrected_mean_mcse` over a dimension `parameter` of labels, and maybe
-        `bias_mcse`, the Monte Carlo errors of the errors of means. An audit whose `kind` is
-        "weights" has the Pareto shape of its weights as `k_hat`.
+        `bias_mcse` and `sd_error_mcse`, the Monte Carlo errors of both panels. An audit whose
+        `kind` is "weights" has the Pareto shape of its weights as `k_hat`.
     max_parameters : int, default 40
         Where there are more, those are shown whose means or sds are farthest off.
 
@@ -75,23 +75,23 @@ def plot_audit(
     panels = errors[list(_PANELS)].drop_vars("parameter")
     figsize = 9.0, 1.4 + 0.26 * k
     pc = collection(panels, ["__variable__"], figsize, backend, pc_kwargs, sharey=True)
-    span = xr.Dataset({name: ("end", list(ends)) for name, (_, *ends) in _PANELS.items()})
+    span = xr.Dataset({name: ("end", list(ends)) for name, (_, _, *ends) in _PANELS.items()})
     pc.map(visuals.vspan, "tolerated", data=span, color=GREY, alpha=0.15)
     pc.map(visuals.vline, "none", data=span.mean("end"), color=GREY, linestyle="--")
-    mean, noise = errors["mean"].values, errors["noise"].values
-    lines = bars("mean", mean - noise, mean + noise, places)
+    noise = {"mean": errors["noise"].values, "sd": errors["sd_noise"].values}
+    lines = xr.merge([bars(x, errors[x] - noise[x], errors[x] + noise[x], places) for x in _PANELS])
     pc.map(visuals.line_xy, "noise", data=lines, color="C0")
     pc.map(visuals.scatter_xy, "errors", data=panels, y=places, color="C0")
     decorate(pc, panels, yticks=(list(places.values), labels), ylim=(0.7 - k, 0.7))
     locator = MaxNLocator(5, steps=[1, 2, 5, 10])
-    for name, (title, *band) in _PANELS.items():
-        shown = np.concatenate([panels[name], lines["mean"][0] if name == "mean" else [], band])
+    for name, (title, label, *band) in _PANELS.items():
+        shown = np.concatenate([panels[name], lines[name][0], band])
         reach = np.array([np.nanmin(shown), np.nanmax(shown)])
         limits = reach + np.ptp(reach) * np.array([-0.05, 0.05])
         ticks = [t for t in locator.tick_values(*reach) if limits[0] <= t <= limits[1]]
         marks = {"xticks": (ticks, [f"{t:.4g}" for t in ticks]), "xlim": tuple(limits)}
         some = f"\n{k} of {total:,} parameters" if k < total else ""
-        decorate(pc, panels[[name]], title=title + some, **marks)
+        decorate(pc, panels[[name]], title=title + some, xlabel=label, **marks)
     k_hat = getattr(audit, "k_hat", np.nan)
     if getattr(audit, "kind", None) == "weights" and not k_hat < MOST_K:
         pc.add_title(
@@ -122,10 +122,12 @@ def _errors(audit: Audit) -> xr.Dataset:
             "mean": bias / scale,
             "sd": table["sd"] / scale,
             "noise": 2 * table.get("bias_mcse", of_corrected),
+            "sd_noise": 2 * table.get("sd_error_mcse", xr.zeros_like(scale)),
         }
     )
     if getattr(audit, "kind", None) == "weights" and not getattr(audit, "k_hat", 0.0) < 1:
-        errors["noise"] = errors["noise"].where(np.isfinite(errors["noise"]), 0.0)
+        for noise in ("noise", "sd_noise"):
+            errors[noise] = errors[noise].where(np.isfinite(errors[noise]), 0.0)
     finite = np.all([np.isfinite(values) for values in errors.values()], axis=0)
     if not finite.all():
         raise ValueError(

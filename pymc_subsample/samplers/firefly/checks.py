@@ -21,14 +21,14 @@ from pymc_subsample.expansion.reference import Reference
 
 LOWER = Rule(
     "lower_bound",
-    "excess of a bound over its likelihood, over rounding",
+    "excess of a lower bound / rounding error",
     1.0,
     'Use bound="auto", or a smaller number.',
 )
 READ = Rule(
     "rows_read",
     # A choice: beyond half of the rows all of them cost as much.
-    "rows read per draw, over all rows",
+    "rows read per draw / all rows",
     0.5,
     'Use brightness="implicit", a tighter bound, or another sampler (ScalableMH, HMCECS, pm.NUTS).',
     severity="warn",
@@ -36,7 +36,7 @@ READ = Rule(
 TURNOVER = Rule(
     "turnover",
     # A choice: as slow as lights that take more than ten draws to change.
-    "bright rows replaced per draw, over their number",
+    "bright rows replaced per draw / bright rows",
     0.1,
     "Increase dark_to_bright (or resample_fraction) or transitions_per_draw.",
     severity="warn",

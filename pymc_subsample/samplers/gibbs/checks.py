@@ -17,13 +17,13 @@ _REMEDY = "Decrease epsilon or increase batch_size."
 ERROR = Rule("conditional_error", "error of conditional probabilities", 0.05, _REMEDY)
 SHIFT = Rule(
     "conditional_shift",
-    "shift of means by wrong decisions, in standard deviations",
+    "shift of means from wrong decisions, in sds",
     SHIFT_BOUND,
     _REMEDY,
 )
 # Up to this share the test pays for itself.
 SHARE = Rule(
-    "share", "rows read, of those that touch a variable", 0.9, "Use epsilon=0.", severity="warn"
+    "share", "rows read / rows that touch a variable", 0.9, "Use epsilon=0.", severity="warn"
 )
 RULES = (IMPOSSIBLE, ERROR, SHIFT, SHARE)
 

@@ -49,13 +49,20 @@ _TUNED = "Tune for longer: what a chain draws while tuning is left out."
 _AUDIT = "Check the run with pms.audit, or use another step."
 
 DIVERGED, HIDDEN = divergence_rules("diverged", _STAYING)
-STEP = Rule("step_error", "predicted error of an sd, by the step size", SD_BOUND, _SMALLER)
-NOISE = Rule("noise_error", "predicted error of an sd, by noise of gradients", SD_BOUND, _QUIETER)
-STRETCH = Rule("stretch", "error of an sd on all rows, beyond its error", SD_BOUND, _OTHER)
-SHIFT = Rule("shift", "error of a mean in sds on all rows, beyond its error", MEAN_BOUND, _OTHER)
-HEAT = Rule("heat", "error of the kinetic temperature, beyond its error", _HEAT_BOUND, _QUIETER)
+STEP = Rule("step_error", "predicted error of an sd from the step size", SD_BOUND, _SMALLER)
+NOISE = Rule("noise_error", "predicted error of an sd from gradient noise", SD_BOUND, _QUIETER)
+STRETCH = Rule("stretch", "error of an sd on all rows, net of Monte Carlo error", SD_BOUND, _OTHER)
+SHIFT = Rule(
+    "shift", "error of a mean in sds on all rows, net of Monte Carlo error", MEAN_BOUND, _OTHER
+)
+HEAT = Rule(
+    "heat", "error of the kinetic temperature, net of Monte Carlo error", _HEAT_BOUND, _QUIETER
+)
 START = Rule(
-    "start", "error of an sd by the way from the start, beyond its error", SD_BOUND, _TUNED
+    "start",
+    "error of an sd from the start of the chain, net of Monte Carlo error",
+    SD_BOUND,
+    _TUNED,
 )
 UNMEASURED = Rule("unmeasured", "errors that no check could measure", 0.0, _AUDIT, severity="warn")
 TEMPERATURE = Rule(

@@ -15,7 +15,7 @@ from pymc_subsample.samplers.gradients.integrators.integrator import Integrator,
 # Largest predicted error of a standard deviation that an automatic step size allows. A choice,
 # under half of what checks tolerate (`STRETCH_BOUND`): the prediction is for normals.
 TOLERATED = 0.02
-_STEPS = 0.5 * 1.1 ** -np.arange(300)
+_STEPS = 0.5 * 1.1 ** -np.arange(300)  # Tried, of what is stable; a choice: 10% apart.
 # Directions that a choice looks at: evenly spread ones by noise and by curvature. A choice: the
 # extremes and what lies between.
 _DIRECTIONS = 32

@@ -57,7 +57,7 @@ TUNE = Rule(
 TARGET_ACCEPT = 0.8
 DISTANCE = Rule(
     "reference_distance",
-    "distance of the reference point, over what is usual",
+    "reference point: distance / usual distance",
     1.0,
     "Leave reference=None, or tune for longer.",
     severity="warn",
@@ -81,7 +81,7 @@ REFRESH = Rule(
     mean_of="subset_accepted",
 )
 PERTURBATION = Rule(
-    "perturbation", "perturbation of the posterior, over what is tolerable", 1.0, f"{_MORE} {ELSE}"
+    "perturbation", "perturbation of the posterior / tolerable perturbation", 1.0, f"{_MORE} {ELSE}"
 )
 
 
@@ -105,7 +105,7 @@ NEGATIVE = Rule(
 )
 SIGN = Rule(
     "sign",
-    "share of the effective draws that the signs leave",
+    "share of effective draws left by the signs",
     0.5,
     f"{_LARGER}, or use estimator='perturbed'. {ELSE}",
     severity="warn",
@@ -115,7 +115,7 @@ SIGN = Rule(
 # 10,000 draws.
 _RARE = 1e-4
 CONFINED = Rule(
-    "confined", "draws near the edge of what is sampled", 0.02, 'Use estimator="perturbed".'
+    "confined", "draws near the edge of the sampled region", 0.02, 'Use estimator="perturbed".'
 )
 RULES = (
     TUNE, DISTANCE, NOISE, REFRESH, PERTURBATION, NEGATIVE, SIGN, CONFINED, DIVERGENCES, HIDDEN,

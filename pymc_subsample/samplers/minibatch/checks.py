@@ -33,7 +33,7 @@ TAIL_BOUND = 0.5
 
 ERROR = Rule(
     "acceptance_error",
-    "error of the acceptance test, over what is tolerable",
+    "error of the acceptance test / tolerable error",
     1.0,
     f"Use control_variate_order=2, a stricter test, or ConfidenceMH. {ELSE}",
 )
@@ -47,7 +47,7 @@ SHARE = Rule(
 )
 BOUND = Rule(
     "bound",
-    "largest term of a row, over the bound for it",
+    "largest term of a row / its bound",
     1.0,
     'Return a larger bound, or use bound="full".',
 )

@@ -55,7 +55,8 @@ _SPACING = 0.1
 # between its time, once for each sigma, and what lies between constraints.
 _CONSTRAINTS = 2
 _FINER = 10
-# Below it the error is rounding, and corrections are made from the one of `_BASE_SIGMA`.
+# Below it the error is rounding, and corrections are made from the one of `_BASE_SIGMA`, on a grid
+# that is at most so many times as fine: choices, of time.
 _SMALLEST_SOLVED = 0.6
 _BASE_SIGMA = 0.8
 _LARGEST_REFINEMENT = 100

@@ -22,13 +22,13 @@ from pymc_subsample.samplers.hmc_ecs.checks import (
 DIVERGENCES, HIDDEN, ACCEPTANCE = dynamics_rules("ScalableMH")
 _OTHERS = "Sample this model with pm.sample(), or by HMCECS if its checks pass."
 DECIDED = Rule(
-    "rows_accepted", "proposals that the rows accept", 0.3, _OTHERS, severity="warn", at_least=True
+    "rows_accepted", "proposals accepted by the rows", 0.3, _OTHERS, severity="warn", at_least=True
 )
-STAY = Rule("stay", "longest stay, over what is usual at such an acceptance", 3.0, _OTHERS)
+STAY = Rule("stay", "longest stay / usual stay at this acceptance rate", 3.0, _OTHERS)
 UNDERRATED = Rule(
-    "underrated", "mass that the surrogate makes twenty times too small", 0.01, _OTHERS
+    "underrated", "posterior mass understated twentyfold by the surrogate", 0.01, _OTHERS
 )
-READ = Rule("rows_read", "rows read per proposal, over all rows", 0.5, _OTHERS, severity="warn")
+READ = Rule("rows_read", "rows read per proposal / all rows", 0.5, _OTHERS, severity="warn")
 RULES = (
     TUNE,
     DIVERGENCES,
@@ -73,7 +73,7 @@ class ProposalRecord(ChainRecord):
 
     @property
     def accepted(self) -> float:
-        """Share of the proposals that the rows accept."""
+        """Share of the proposals accepted by the rows."""
         return self.taken / max(self.decisions, 1.0)
 
     @property

@@ -17,7 +17,7 @@ from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
 
-_TWENTYFOLD = math.log(20.0)
+_TWENTYFOLD = math.log(20.0)  # As the rule `UNDERRATED` says.
 _ROUNDING, _TINY = 1e-9, 1e-300  # Of bounds that are met exactly, and what divides nothing by zero.
 # Rows that a surrogate reads at most, and how many numbers of them are tried. A choice of time;
 # each number that is tried is a sixth larger than the one before.
@@ -35,7 +35,7 @@ class Forecast:
 
     excess: float  # Largest remainder over its bound.
     row: int  # Where that is.
-    # Share of the proposals that the rows accept, by `kernel.FACTORISED` and `MH_SS`, and
+    # Share of the proposals accepted by the rows, by `kernel.FACTORISED` and `MH_SS`, and
     # if all rows decided.
     accepted: tuple[float, float, float]
 

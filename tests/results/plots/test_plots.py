@@ -425,8 +425,8 @@ def test_advice():
     (axes,) = pc.viz["figure"].item().axes
     assert axes.get_xscale() == "log"
     assert pc.viz["figure"].item().get_suptitle() == (
-        "use ScalableMH: exact, 14 rows per draw, 1,000 effective draws in 3 s; "
-        "nutpie over 9 h (a lower bound)"
+        "use ScalableMH: exact, 14 rows per draw, 1,000 effective draws in 3 s; nutpie\n"
+        "over 9 h (a lower bound)"
     )
     labels = [text.get_text() for text in axes.get_yticklabels()]
     assert labels == [
