@@ -63,17 +63,26 @@ def refuse_masked(model: pm.Model) -> None:
 def refuse_missing(model: pm.Model) -> None:
     """Raise if data are masked, or PyMC imputes missing values of an observed variable."""
     refuse_masked(model)
+    for missing, name in imputed(model).items():
+        where = _imputed(model[name], model[missing])
+        raise TallModelError(
+            f"Observed variable {name!r} has missing values{where}, which PyMC makes the variable "
+            f'{missing!r} of. A step has it integrated out, or drawn afterwards, with integrate="'
+            'auto" and without vars, likelihood, dim or data; pms.marginalize(model) does so too, '
+            "or says why it cannot. Or leave these rows out: those in which only an outcome is "
+            "missing say nothing of the parameters."
+        )
+
+
+def imputed(model: pm.Model) -> dict[str, str]:
+    """Return by the names of variables that PyMC makes of missing values what they are part of."""
     observed = {rv.name for rv in model.observed_RVs}
-    for rv in model.free_RVs:
-        name = rv.name.removesuffix("_unobserved")
-        if f"{name}_observed" in observed and name in model.named_vars:
-            raise TallModelError(
-                f"Observed variable {name!r} has missing values{_imputed(model[name], rv)}, which "
-                f"PyMC makes the variable {rv.name!r} of. A step has it integrated out, or drawn "
-                'afterwards, with integrate="auto" and without vars, likelihood, dim or data; '
-                "pms.marginalize(model) does so too, or says why it cannot. Or leave these rows "
-                "out: those in which only an outcome is missing say nothing of the parameters."
-            )
+    names = {rv.name: rv.name.removesuffix("_unobserved") for rv in model.free_RVs}
+    return {
+        missing: name
+        for missing, name in names.items()
+        if f"{name}_observed" in observed and name in model.named_vars
+    }
 
 
 def _places(masked: np.ndarray) -> str:

@@ -94,8 +94,13 @@ class SetTerm:
         counts = np.bincount(self._set, minlength=self._sets)
         lengths = filled_up(counts[:, None]).ravel() if apart else np.full(self._sets, counts.max())
         found = {}
-        for length in np.unique(lengths):
-            table = SetTable(np.flatnonzero(lengths == length))
+        # Sets without rows say nothing, unless they have numbers of their own.
+        graphs = [*zip((p.graph for p in self._parts), self._axes, strict=True),
+                  *((guard, axis) for guard, axis, _ in self._guards)]  # fmt: skip
+        of_rows = all(self._is_of_rows(self._of(graph, axis)) for graph, axis in graphs)
+        told = (counts > 0) | (not (apart and of_rows))
+        for length in np.unique(lengths[told]):
+            table = SetTable(np.flatnonzero(told & (lengths == length)))
             sums = [
                 self._reduced(pt.sum, part.graph, axis, table, 0.0)
                 for part, axis in zip(self._parts, self._axes, strict=True)
@@ -144,8 +149,16 @@ class SetTerm:
         [index] = evaluate([entry], self._arrays)
         index = np.flatnonzero(index) if index.dtype == bool else index
         length = node.inputs[0].type.shape[axis]
-        if length is None or not len(index) or index.min() < 0:
+        if length is None or not len(index):
             return None
+        if index.min() < 0:
+            if not adds(node):
+                return None
+            raise TallModelError(
+                f"{self._name!r} adds up by an index that goes down to {index.min():,}, where it "
+                f"counts from the end: -1 is the last of {length:,} sets. So pandas codes what is "
+                "missing. Leave these rows out, or give them a set of their own."
+            )
         if index.max() >= length:
             raise TallModelError(
                 f"{self._name!r} adds up, or picks, by an index that goes to {index.max():,}, from "
@@ -191,8 +204,12 @@ class SetTerm:
             return not any(v in trace.axes for v in self._values)
         return False
 
-    def _of(self, v: Variable, axis: int) -> np.ndarray:
-        """Return of which set the elements of an axis are."""
+    def _of(self, v: Variable, axis: int, likely: np.ndarray | None = None) -> np.ndarray:
+        """Return of which set the elements of an axis are.
+
+        Where that does not follow from what they are made of, as many as rows are these, and as
+        many as sets are sets; `likely` decides where there are as many sets as rows.
+        """
         if (v, axis) in self._seen:
             return self._seen[v, axis]
         trace = self._trace()
@@ -203,10 +220,11 @@ class SetTerm:
             if x.owner is not None and x in self._dependent and self._is_cut(x)
         ]
         if not found:
-            lengths = {len(self._set): self._set, self._sets: np.arange(self._sets)}
-            if v.type.shape[axis] not in lengths:
+            n, sets = v.type.shape[axis], np.arange(self._sets)
+            fitting = [own for own in (self._set, sets) if len(own) == n]
+            if not fitting:
                 raise CoupledRows(v.owner)
-            found = [lengths[v.type.shape[axis]]]
+            found = [own for own in fitting if own is likely] or fitting[-1:]
         if any(not np.array_equal(own, found[0]) for own in found):
             raise CoupledRows(v.owner)
         self._seen[v, axis] = found[0]
@@ -215,11 +233,14 @@ class SetTerm:
     def _of_cut(self, node: Apply) -> np.ndarray:
         if adds(node):
             x, y = node.inputs[:2]
-            if not (self._is_of_rows(self._of(y, 0)) and self._is_of_sets(self._of(x, 0))):
+            if not (
+                self._is_of_rows(self._of(y, 0, self._set)) and self._is_of_sets(self._of(x, 0))
+            ):
                 raise CoupledRows(node)
             return np.arange(self._sets)
         axis, index = self._picked(node)
-        own = self._of(node.inputs[0], axis)
+        # What rows pick by their set is of sets.
+        own = self._of(node.inputs[0], axis, None if self._is_of_rows(index) else self._set)
         if self._is_of_rows(own) and len(np.unique(own[index])) == len(index):
             self._first[index] = True
         return own[index]

@@ -97,9 +97,10 @@ def paying_one(reading: Reading, groupings: Sequence[Grouping]) -> Grouping | No
 def several_pay(described: Sequence[str]) -> TallModelError:
     """Return what to say of several groupings of many levels of few rows."""
     return TallModelError(
-        f"Variables of several groupings have many levels of few rows: {'; '.join(described)}. "
-        "Integrals are over one grouping, and the levels of another are parameters, which so few "
-        "rows do not tell. Name the one in integrate= and sample all rows, or leave a grouping out."
+        f"Variables of several groupings have many levels of few rows, or are missing values: "
+        f"{'; '.join(described)}. Integrals are over one grouping, and the levels of another are "
+        "parameters, which so few rows do not tell, nor those without what is missing. Name the "
+        "one in integrate= and sample all rows, or leave a grouping out."
     )
 
 

@@ -19,10 +19,19 @@ from pymc_subsample.model import TallModelError
 from pymc_subsample.model.errors import CoupledRows, op_name
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.rows.runs import NotTogether, Runs, find_runs
-from pymc_subsample.units.groupings import Grouping, NotLocal, Use, joined, of_uses, pairs, pays
+from pymc_subsample.units.groupings import (
+    Grouping,
+    NotLocal,
+    Use,
+    are_apart,
+    joined,
+    of_uses,
+    pairs,
+    pays,
+)
 from pymc_subsample.units.placed import PLACES
 from pymc_subsample.units.reading import Reading
-from pymc_subsample.units.standardised import among_others, standardised
+from pymc_subsample.units.standardised import standardised
 from pymc_subsample.units.states import Endless, is_discrete, values_of
 from pymc_subsample.units.stored_rows import reads_disk, stored_index
 
@@ -32,7 +41,6 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
 
     Rows read what enters the location and the scale of a variable where they read that.
     """
-    missing = among_others(reading)
     reading = standardised(reading, list(reading.values))
     reasons: dict[str, str] = {}
     uses: dict[str, list[Use]] = {}
@@ -44,7 +52,7 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
     groupings: list[Grouping] = []
     for name, found in uses.items():
         try:
-            new = of_uses(reading, name, found, among_others=name in missing)
+            new = of_uses(reading, name, found, among_others=name in reading.among_others)
         except NotLocal as error:
             reasons[name] = str(error)
             continue
@@ -53,7 +61,16 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
                 groupings.remove(grouping)
                 new = joined(grouping, new, together)
         groupings.append(new)
-    return _without_parents(reading, groupings, reasons), reasons
+    groupings = _without_parents(reading, groupings, reasons)
+    # Last, since a third may belong to the levels of both.
+    whole: list[Grouping] = []
+    for new in groupings:
+        other = next((g for g in whole if are_apart(g, new)), None)
+        if other is not None:
+            whole.remove(other)
+            new = joined(other, new, np.empty((0, 2), dtype=int))
+        whole.append(new)
+    return whole, reasons
 
 
 def _uses_of(reading: Reading, name: str, value: Variable) -> list[Use]:
@@ -209,6 +226,7 @@ def _read_by(
         else:
             [index] = evaluate([entry], reading.arrays)
         if entry.name != PLACES:
+            _refuse_outside(reading, value, index, levels)
             index = np.where(index < 0, index + levels, index)
         use = index, levels, own.axes[value]
         if found is not None and use[1:] == found[1:] and use[0].shape == found[0].shape:
@@ -224,6 +242,17 @@ def _read_by(
     if found is None:
         raise NotLocal("is not read by the level of a row")
     return *found, runs
+
+
+def _refuse_outside(reading: Reading, value: Variable, index: np.ndarray, levels: int) -> None:
+    low, high = int(index.min(initial=0)), int(index.max(initial=0))
+    if low < -levels or high >= levels:
+        name = next(n for n, v in reading.values.items() if v is value)
+        raise TallModelError(
+            f"An index of {name!r} points outside the array: it goes from {low:,} to {high:,}, and "
+            f"{name!r} has {levels:,} elements along that axis, 0 to {levels - 1:,}. Number levels "
+            "without gaps, as pd.factorize does, or give the variable more elements."
+        )
 
 
 def _runs(reading: Reading, entry: Variable, levels: int) -> Runs:

@@ -77,8 +77,12 @@ class Grouping:
     @property
     def rows_per_level(self) -> float:
         """Of levels with rows, on average."""
+        return self.rows / max(len(self._with_rows), 1)
+
+    @property
+    def _with_rows(self) -> np.ndarray:
         index = np.concatenate([*self.index.values(), np.zeros(0, dtype=int)])
-        return self.rows / max(len(np.unique(index[index >= 0])), 1)
+        return np.unique(index[index >= 0])
 
     @property
     def by_row(self) -> bool:
@@ -103,9 +107,9 @@ class Grouping:
 
     @property
     def described(self) -> str:
-        """Names, levels and rows."""
+        """Names, levels with rows, and these rows."""
         names = " and ".join(map(repr, self.names))
-        return f"{names} ({self.levels:,} levels of {self.rows_per_level:,.3g} rows)"
+        return f"{names} ({len(self._with_rows):,} levels of {self.rows_per_level:,.3g} rows)"
 
 
 def pays(levels: int, rows_per_level: float) -> bool:
@@ -179,6 +183,12 @@ def pairs(a: Grouping, b: Grouping) -> np.ndarray | None:
     both_levels = np.column_stack(np.divmod(found, b.levels))
     one_to_one = all(len(np.unique(x)) == len(both_levels) for x in both_levels.T)
     return both_levels if one_to_one and a.pays == b.pays else None
+
+
+def are_apart(a: Grouping, b: Grouping) -> bool:
+    """Whether two groupings must be integrated, and nothing reads both."""
+    meet = not (a.index.keys() | a.above.keys()).isdisjoint(b.index.keys() | b.above.keys())
+    return a.required and b.required and not meet and a.runs is None is b.runs
 
 
 def joined(a: Grouping, b: Grouping, together: np.ndarray) -> Grouping:

@@ -1,6 +1,6 @@
 """A model without its local variables: the log-likelihoods of units in their place."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -58,8 +58,9 @@ def without(reading: Reading, names: Sequence[str], functions: UnitFunctions) ->
     """Return the model without local variables and what depends on them."""
     integrated = {reading.terms[i].name for i in functions.graphs.grouping.index}
     new = without_variables(reading.model, [*names, *integrated])
-    terms = {term.name for term in reading.terms}
-    if lost := terms - integrated - new.named_vars.keys():
+    local = {reading.values[name] for name in names}
+    read = [t.name for t in reading.terms if not local.isdisjoint(ancestors([t.graph]))]
+    if lost := {*read, *functions.values} - integrated - new.named_vars.keys():
         raise TallModelError(
             f"The log density of {' and '.join(map(repr, sorted(lost)))} would be lost where "
             f"{' and '.join(map(repr, names))} are integrated out. Please report this model, and "
@@ -108,10 +109,11 @@ def add_units(new: pm.Model, marginal: Marginal, stored: Storing | None = None) 
         }
         label = called if called not in new.named_vars else f"{called}: other rows"
         pm.Potential(label, rebuild([rows.output], {**columns, **shared})[0])
-    terms = graphs.reading.terms
-    integrated = {terms[i].name for i in graphs.grouping.index}
-    for i, part in enumerate(terms):
-        if part.name in integrated and i not in graphs.grouping.index:
+    # What is dropped with a local variable that it does not read: a part of a potential, or a row
+    # of what is known of a column that has missing values elsewhere.
+    kept = {v.name for v in [*new.observed_RVs, *new.potentials]}
+    for i, part in enumerate(graphs.reading.terms):
+        if part.name not in kept and i not in graphs.grouping.index:
             memo: dict[Variable, Variable] = {
                 graphs.reading.constrained[n]: shared[v] for n, v in graphs.shared.items()
             }
@@ -164,18 +166,19 @@ def _nodes(
     constant, as a probability of zero, has no derivative.
     """
     graphs = marginal.functions.graphs
+    zero = pt.zeros((1, 1))
     u, log_weights = (
-        ([], pt.zeros((1, 1))) if graphs.exact else _continuous(marginal, table, parts, data)
+        ([zero] * graphs.size, zero) if graphs.exact else _continuous(marginal, table, parts, data)
     )
     if graphs.states is None:
         yield u, log_weights
         return
     states = state_numbers(marginal.functions, table)
     for k, (state, (what, log_weight)) in enumerate(states):
-        each = [
-            _same_or(data, f"state{k}_{i}", state[:, [i]]) if discrete else u[i]
-            for i, discrete in enumerate(graphs.discrete)
-        ]
+        each = list(u)
+        for place in graphs.places.values():
+            if graphs.discrete[place].any():
+                each[place] = _same_or(data, f"state{k}", state, range(place.start, place.stop))
         yield each, log_weights + data(what, log_weight)
 
 
@@ -195,11 +198,14 @@ def _continuous(
     return _spread(u, own, graphs.size, data), volume + log_weights
 
 
-def _same_or(data: Callable, what: str, values: np.ndarray) -> Variable:
-    """Return numbers of units as one constant, if they are all the same."""
-    if (values == values[0]).all():
-        return pt.constant(values[:1])
-    return data(what, np.ascontiguousarray(values))
+def _same_or(
+    data: Callable, what: str, values: np.ndarray, elements: Iterable[int]
+) -> list[Variable]:
+    """Return elements of units, (units, 1) each, or (1, 1) if no unit has other ones."""
+    each = [(i, np.ascontiguousarray(values[:, [i]])) for i in elements]
+    if all((own == own[0]).all() for _, own in each):
+        return [pt.constant(own[:1]) for _, own in each]
+    return [data(f"{what}_{i}", own) for i, own in each]
 
 
 def _spread(

@@ -75,7 +75,8 @@ def marginalize(
         potential for each group of units with similar numbers of rows. Deterministics that depend
         on local variables are dropped. Its initial point is the reference. Any sampler takes it:
         `pm.sample` evaluates all units, ``pm.sample(step=pms.HMCECS())`` a subsample per draw. Data
-        are read now: call this again after `pm.set_data`.
+        are read now: call this again after `pm.set_data`. They are those that the model holds: of a
+        model written on a sample of rows on disk, that sample alone.
 
     Raises
     ------

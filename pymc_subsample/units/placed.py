@@ -4,21 +4,28 @@ What rows read of ``set_subtensor(known[where], x)``, or of arrays that are join
 the elements of x, and some rows read none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.basic import AllocEmpty, Join, Nonzero
-from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+)
 from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.graph.concrete import depends_on, fold, on_disk, rebuild, tensor_input
-from pymc_subsample.graph.nodes import index_entries
+from pymc_subsample.graph.nodes import elemwise_name, index_entries
 from pymc_subsample.graph.numpy_functions import evaluate
+from pymc_subsample.model.axis_rules import IsRowNumber
 from pymc_subsample.model.batch import batch_graph
 from pymc_subsample.model.data_columns import row_number_test
 from pymc_subsample.model.errors import CoupledRows, TallModelError
@@ -29,31 +36,52 @@ from pymc_subsample.model.trace import RowTrace
 PLACES = "places, -1 where there is none"
 
 
+def row_number(arrays: Mapping[Variable, np.ndarray]) -> IsRowNumber:
+    """Return a test of whether an index holds numbers of rows, and is no places."""
+    test = row_number_test(arrays)
+    return lambda index, axis, length: index.name != PLACES and test(index, axis, length)
+
+
 def read_by_places(
     outputs: Sequence[Variable],
     arrays: dict[Variable, np.ndarray],
     values: Sequence[Variable],
     shortest: int,
-) -> list[Variable]:
+) -> tuple[list[Variable], set[Variable]]:
     """Let rows read by an index what is put among other values, in arrays of so many rows or more.
 
     ``set_subtensor(base[where], x)`` becomes ``switch(places >= 0, x[places], base)``. `arrays`,
-    the data of the placeholders, gains the places.
+    the data of the placeholders, gains the places. Returned are the graphs, and which of the values
+    have elements that are put among others.
     """
+    put: set[Variable] = set()
 
-    def read(places: np.ndarray, x: Variable, base: Variable) -> Variable:
-        index = placed(places, arrays)
+    def read(places: np.ndarray, y: Variable, base: Variable) -> Variable:
+        while (chosen := _chosen(y, arrays)) is not None:
+            y, rows = chosen
+            places = np.where(places >= 0, rows[places], -1)
+        above = set(ancestors([y]))
+        put.update(v for v in values if v in above and v.type.shape[:1] == y.type.shape[:1])
+        if (places < 0).all():
+            return base
+        found = y[placed(places, arrays)]
+        if _is_put_together(y) and places.ndim == 1:
+            with suppress(CoupledRows, TallModelError):
+                found = at_rows(y, places, arrays, values)
         if (places >= 0).all():
-            return x[index]
+            return found
+        has = data_input(places >= 0, arrays)
         more = ["x"] * (base.type.ndim - places.ndim)
-        return pt.switch(pt.ge(index, 0).dimshuffle(*range(places.ndim), *more), x[index], base)
+        return pt.switch(has.dimshuffle(*range(places.ndim), *more), found, base)
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        if isinstance(node.op, AllocEmpty):
+            return [pt.zeros(inputs, node.outputs[0].type.dtype)]
         if isinstance(node.op, Nonzero):  # of a mask, so that it is known how many there are
             where = [_known(out, arrays) for out in node.op.make_node(*inputs).outputs]
             return None if where[0] is None else [data_input(x, arrays) for x in where]
-        if isinstance(node.op, AdvancedSubtensor):
-            found = _unmasked(node, inputs, arrays, values)
+        if isinstance(node.op, AdvancedSubtensor | Subtensor):
+            found = _picked(node, inputs, arrays, values)
             return fold(node, inputs) if found is None else [found]
         out = node.outputs[0].type
         puts = isinstance(node.op, Join | AdvancedIncSubtensor | IncSubtensor)
@@ -74,32 +102,75 @@ def read_by_places(
                 found = read(places, part.astype(out.dtype), found)
             return [found]
         x, y = inputs[:2]
-        if None in out.shape or x.type.shape[0] < shortest:
+        if None in x.type.shape or x.type.shape[0] < shortest:
             return None
         known = _places(node, inputs, arrays)
-        if known is None:
-            return None
-        base = pt.zeros(out.shape, out.dtype) if isinstance(x.owner_op, AllocEmpty) else x
-        return [read(known, y.astype(out.dtype), base)]
+        return None if known is None else [read(known, y.astype(out.dtype), x)]
 
-    return rebuild(outputs, {v: v for v in [*arrays, *values]}, hook)
+    return rebuild(outputs, {v: v for v in [*arrays, *values]}, hook), put
 
 
-def _unmasked(
+def _picked(
     node: Apply,
     inputs: Sequence[Variable],
     arrays: dict[Variable, np.ndarray],
     values: Sequence[Variable],
 ) -> Variable | None:
-    """Let a mask of rows be numbers of rows; None if there is none."""
-    x, entries = inputs[0], index_entries(node, inputs)
-    mask = _known(entries[0], arrays) if isinstance(entries[0], Variable) else None
-    others = [e for e in entries[1:] if not (isinstance(e, slice) and e == slice(None))]
-    if others or mask is None or mask.dtype != bool or mask.ndim != 1:
+    """Let rows by a mask be numbers of rows, and pick rows of what is put together in its parts.
+
+    None if an index does neither.
+    """
+    x = inputs[0]
+    rows = _rows_of(node, inputs, arrays)
+    if rows is None:
         return None
-    if depends_on([x], values).isdisjoint([x]):
+    if _is_put_together(x):
+        with suppress(CoupledRows, TallModelError):
+            return at_rows(x, rows, arrays, values)
+    entry = index_entries(node, inputs)[0]
+    if not isinstance(entry, Variable) or entry.type.dtype != "bool":
         return None
-    return x[placed(np.flatnonzero(mask), arrays)]
+    known = depends_on([x], values).isdisjoint([x])
+    return x[data_input(rows, arrays) if known else placed(rows, arrays)]
+
+
+def _is_put_together(x: Variable) -> bool:
+    return any(v.name == PLACES for v in ancestors([x]))
+
+
+def _chosen(
+    x: Variable, arrays: Mapping[Variable, np.ndarray]
+) -> tuple[Variable, np.ndarray] | None:
+    """Return of what another array is rows, and which of its rows; None if it is none of these."""
+    if not isinstance(x.owner_op, AdvancedSubtensor | Subtensor):
+        return None
+    rows = _rows_of(x.owner, x.owner.inputs, arrays)
+    return None if rows is None else (x.owner.inputs[0], rows)
+
+
+def _rows_of(
+    node: Apply, inputs: Sequence[Variable], arrays: Mapping[Variable, np.ndarray]
+) -> np.ndarray | None:
+    """Return which rows an index picks along its first axis; None if that is not known, or not all.
+
+    Numbers of rows are from 0 up.
+    """
+    x, (entry, *others) = inputs[0], index_entries(node, inputs)
+    if x.type.shape[0] is None or any(not _is_all(e) for e in others) or _is_all(entry):
+        return None
+    if isinstance(entry, Variable) and (entry.type.ndim != 1 or entry.name == PLACES):
+        return None
+    known = _known(entry, arrays)
+    rows = np.arange(x.type.shape[0])
+    if known is None or not isinstance(known, slice | np.ndarray):
+        return None
+    with suppress(IndexError):  # beyond the last row: refused where rows are read
+        return rows[known]
+    return None
+
+
+def _is_all(entry: object) -> bool:
+    return isinstance(entry, slice) and entry == slice(None)
 
 
 def placed(places: np.ndarray, arrays: dict[Variable, np.ndarray]) -> Variable:
@@ -124,15 +195,16 @@ def at_rows(
 ) -> Variable:
     """Compute a graph at some of its rows, any of them several times, of columns at these rows.
 
-    Where a row is -1, it has no places, and is any other one. Raises `CoupledRows` or
-    `TallModelError` where rows depend on each other.
+    Where a row is -1, it reads nothing by an index, and else is any other one. Raises `CoupledRows`
+    or `TallModelError` where rows depend on each other.
     """
     dependent = depends_on([x], values)
-    trace = RowTrace(lambda v: v not in dependent, row_number_test(arrays))
+    trace = RowTrace(lambda v: v not in dependent, row_number(arrays))
     trace.follow(x, 0)
     trace.refuse_reductions(dependent, x.type.shape[0])
     graph = batch_graph([x], trace, dependent, arrays)
     known: dict[Variable, Variable] = dict(graph.parameters)
+    lengths = dict(_indices(x, dependent))
     some = np.maximum(rows, 0)
     for new, old in graph.columns.items():
         axis = trace.axes[old]
@@ -140,10 +212,58 @@ def at_rows(
             known[new] = old[(slice(None),) * axis + (placed(rows, arrays),)]
             continue
         value = np.take(arrays[old] if old in arrays else evaluate([old], arrays)[0], some, axis)
-        if old.name == PLACES:
+        name = old.name
+        if old in lengths and axis == 0:
+            value = value if name == PLACES else np.where(value < 0, value + lengths[old], value)
             value = np.where((rows >= 0).reshape(-1, *[1] * (value.ndim - 1)), value, -1)
-        known[new] = data_input(value, arrays, old.name)
-    return rebuild(graph.outputs, known, fold, remake=True)[0]
+            name = PLACES
+        known[new] = data_input(value, arrays, name)
+    [found] = rebuild(graph.outputs, known, fold, remake=True)
+    return settled([found], arrays)[0]
+
+
+def _indices(x: Variable, dependent: set[Variable]) -> Iterator[tuple[Variable, int]]:
+    """Yield by which vectors a graph picks of what depends on values, and among how many."""
+    for node in toposort([x]):
+        if isinstance(node.op, AdvancedSubtensor) and node.inputs[0] in dependent:
+            for axis, entry in enumerate(index_entries(node)):
+                length = node.inputs[0].type.shape[axis]
+                if isinstance(entry, Variable) and entry not in dependent and length is not None:
+                    yield entry, length
+
+
+def settled(
+    graphs: Sequence[Variable],
+    arrays: Mapping[Variable, np.ndarray],
+    rows: np.ndarray | None = None,
+    n_rows: int | None = None,
+) -> list[Variable]:
+    """Leave out what no row reads, as of what is put together of several; or none of some rows."""
+
+    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        if elemwise_name(node) != "Switch":
+            return None
+        condition, chosen, other = inputs
+        while isinstance(condition.owner_op, DimShuffle):
+            [condition] = condition.owner.inputs
+        roots = [v for v in ancestors([condition]) if v.owner is None]
+        if not condition.type.ndim or any(
+            v not in arrays and not isinstance(v, Constant) for v in roots
+        ):
+            return None
+        if any(on_disk(arrays.get(v)) for v in roots):
+            return None
+        has = np.asarray(evaluate([condition], arrays)[0], dtype=bool)
+        if rows is not None and len(has) > 1:
+            if len(has) != n_rows:
+                return None
+            has = has[rows]
+        if has.any() and not has.all():
+            return None
+        branch = chosen if has.all() else other
+        return [branch] if branch.type == node.outputs[0].type else None
+
+    return rebuild(graphs, {}, hook)
 
 
 def read_through(

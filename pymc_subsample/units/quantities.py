@@ -12,13 +12,13 @@ from pytensor.graph.traversal import ancestors
 from pymc_subsample.graph.concrete import depends_on, rebuild, tensor_input
 from pymc_subsample.graph.numpy_functions import evaluate, numpy_function
 from pymc_subsample.model.batch import batch_graph
-from pymc_subsample.model.data_columns import row_number_test
 from pymc_subsample.model.errors import CoupledRows
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.units.discovery import gathers, level_axis
 from pymc_subsample.units.graphs import UnitGraphs
 from pymc_subsample.units.groupings import NotLocal
 from pymc_subsample.units.level_values import by_level
+from pymc_subsample.units.placed import row_number
 from pymc_subsample.units.tables import Tables
 from pymc_subsample.units.unit_densities import UnitFunctions
 
@@ -172,7 +172,7 @@ def _of_entries(graphs: UnitGraphs, name: str, graph: Variable, axis: int) -> Qu
     [graph] = rebuild([graph], memo)
     names = {v: n for n, v in local.items()}
     dependent = depends_on([graph], [*reading.values.values(), *names])
-    trace = RowTrace(lambda v: v not in dependent, row_number_test(reading.arrays))
+    trace = RowTrace(lambda v: v not in dependent, row_number(reading.arrays))
     trace.follow(graph, axis)
     found = _quantity(graphs, name, graph, axis, trace, names)
     # Values may be more than the model has.

@@ -24,7 +24,6 @@ from pymc_subsample.graph.nodes import lower_factor
 from pymc_subsample.graph.unrolled import without_loops
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.binding import bound, placed
-from pymc_subsample.model.data_columns import row_number_test
 from pymc_subsample.model.discovery import full_data_model, refuse_masked, row_terms
 from pymc_subsample.model.indices import negative_codes
 from pymc_subsample.model.parameter_checks import split_checks
@@ -34,7 +33,7 @@ from pymc_subsample.model.terms import TermPart, parts_of
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.rows import Rows
 from pymc_subsample.rows.runs import Runs
-from pymc_subsample.units.placed import read_by_places
+from pymc_subsample.units.placed import read_by_places, row_number, settled
 from pymc_subsample.validation import warn
 
 # Location and scale are the last two of their parameters.
@@ -58,6 +57,7 @@ class Reading:
     forms: dict[str, tuple[Variable, Variable]]
     checks: dict[Variable, str]  # Conditions for all this to be finite, and what they say.
     negative: list[str]  # What there is to say of negative codes.
+    among_others: set[str]  # Put among other values, as what is missing of a column.
     # Of variables whose values are others by now, what these were and log |d before / d after|.
     standard: dict[str, tuple[Variable, Variable]] = field(default_factory=dict)
     # Columns, or rows in memory, that take the place of `pm.Data` of the model,
@@ -85,7 +85,7 @@ class Reading:
         own = dependent if local is None else depends_on(graphs, list(local))
         return RowTrace(
             lambda v: v not in dependent,
-            row_number_test(self.arrays),
+            row_number(self.arrays),
             lambda v: v in dependent and v not in own,
         )
 
@@ -116,13 +116,14 @@ def read(model: pm.Model, columns: Mapping[Variable, Any] = MappingProxyType({})
             )
     lengths = {max(g.type.shape) for g in outputs[: len(observed)] if g.type.shape}
     negative = list(negative_codes(concrete, lengths, model))
-    outputs = read_by_places(
+    outputs, put = read_by_places(
         outputs,
         concrete.arrays,
         concrete.values,
         min((n for n in lengths if n > 1), default=2),
     )
     outputs = select_in_data(outputs, concrete.arrays, concrete.values)
+    outputs = settled(outputs, concrete.arrays)
     outputs, checks = split_checks(outputs)
     potentials, left = {v.name for v in model.potentials}, iter(outputs)
     terms = [
@@ -145,6 +146,7 @@ def read(model: pm.Model, columns: Mapping[Variable, Any] = MappingProxyType({})
         derived={v.name: next(left) for v in model.deterministics},
         checks=checks,
         negative=negative,
+        among_others={rv for rv, v in zip(rvs, concrete.values, strict=True) if v in put},
         placed=columns,
     )
 

@@ -14,6 +14,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.graph.concrete import ReadsAllRows, on_disk
 from pymc_subsample.model import TallModel, TallModelError
+from pymc_subsample.model.discovery import imputed
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.rows import Rows
 from pymc_subsample.units.accuracy import MOST, TOLERABLE, Marginal, error_at
@@ -297,6 +298,14 @@ def _automatic(model: pm.Model, said: str, data: Rows | None) -> tuple[Reading, 
             "integrate=False, which samples all of its levels as parameters."
         )
     found = paying_one(reading, groupings)
+    for name, column in imputed(model).items():
+        if name in reasons:
+            raise TallModelError(
+                f"The missing values of {column!r} cannot be integrated out: {name!r} "
+                f"{reasons[name]}. Let each row read its own value, or that of its level, "
+                f"{column}[person]; write columns that depend on each other one by one, "
+                "pm.Normal('w', c + d * x, ...); or leave out the rows in which one is missing."
+            )
     for name in would_pay(reading, reasons):
         if is_discrete(reading.values[name]):
             rest = [v.name for v in model.free_RVs if not is_discrete(v)]

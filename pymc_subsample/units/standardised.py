@@ -7,7 +7,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.shape import SpecifyShape
@@ -24,9 +24,8 @@ def standardised(reading: Reading, names: Iterable[str]) -> Reading:
     Nodes that are fixed in these follow the mean and the scale, which may be near zero. A single
     missing value is the first of two.
     """
-    missing = among_others(reading)
     for name in names:
-        reading = _widened(reading, name) if name in missing else reading
+        reading = _widened(reading, name) if name in reading.among_others else reading
         if name not in reading.forms:
             continue
         location, scale = reading.forms[name]
@@ -50,14 +49,6 @@ def standardised(reading: Reading, names: Iterable[str]) -> Reading:
     return reading
 
 
-def among_others(reading: Reading) -> set[str]:
-    """Return variables that are put among other values, as what is missing of a column."""
-    tables = [node.inputs[0] for node in toposort([term.graph for term in reading.terms])
-              if any(i.name == PLACES for i in node.inputs)]  # fmt: skip
-    above = set(ancestors(tables))
-    return {name for name, value in reading.values.items() if value in above}
-
-
 def _widened(reading: Reading, name: str) -> Reading:
     """Put two values in the place of a single one, of which nothing reads the second.
 
@@ -71,6 +62,9 @@ def _widened(reading: Reading, name: str) -> Reading:
     first = both[placed(np.zeros(1, dtype=int), arrays)]
 
     def longer(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        if isinstance(node.op, AdvancedSubtensor):  # the second reads nothing of others
+            more = [_with_none(i, arrays) for i in inputs]
+            return None if more == inputs else node.op.make_node(*more).outputs
         fills = isinstance(node.op, Alloc | SpecifyShape) and inputs[0].type.shape == (2,)
         return [inputs[0]] if fills and node.outputs[0].type.shape == (1,) else None
 
@@ -83,8 +77,8 @@ def _widened(reading: Reading, name: str) -> Reading:
         return None if counted else node.op.make_node(table, *inputs[1:]).outputs
 
     try:
-        graphs = [reading.priors[name], reading.constrained[name]]
-        priors, constrained = rebuild(graphs, {value: both}, longer)
+        graphs = [reading.priors[name], reading.constrained[name], *reading.forms.get(name, ())]
+        priors, constrained, *form = rebuild(graphs, {value: both}, longer)
         new = _with(reading, value, first, picked)
     except (ValueError, TypeError, AssertionError):  # of a graph that is written for one
         return reading
@@ -92,7 +86,17 @@ def _widened(reading: Reading, name: str) -> Reading:
         return reading
     new.priors[name], new.values[name], new.constrained[name] = priors, both, constrained
     new.standard[name] = first, priors[1]
+    if form:
+        new.forms[name] = form[0], form[1]
     return new
+
+
+def _with_none(index: Variable, arrays: dict[Variable, np.ndarray]) -> Variable:
+    """Return places of two rows, of which the second has none, for those of a single one."""
+    if index.name != PLACES or index.type.shape[0] != 1:
+        return index
+    value = arrays[index]
+    return placed(np.concatenate([value, np.full_like(value, -1)]), arrays)
 
 
 def log_volume(reading: Reading, name: str, e: Variable) -> Variable:

@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.elemwise import DimShuffle
 
 from pymc_subsample.graph.concrete import depends_on, fold, rebuild, tensor_input
-from pymc_subsample.graph.nodes import elemwise_name, index_entries
+from pymc_subsample.graph.nodes import index_entries
 from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.batch import BatchGraph, batch_graph
-from pymc_subsample.model.data_columns import row_number_test
 from pymc_subsample.model.parameter_checks import sort_checks
 from pymc_subsample.model.support import owner_of_check
 from pymc_subsample.model.terms import RowTerm
@@ -24,6 +22,7 @@ from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.rows.columns import StoredColumn
 from pymc_subsample.units.discovery import gathers, level_axis
 from pymc_subsample.units.groupings import Grouping
+from pymc_subsample.units.placed import row_number
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.stored_rows import OfLevels
 
@@ -73,7 +72,7 @@ class Tables:
     def _trace(self) -> RowTrace:
         return RowTrace(
             lambda v: v not in self._dependent,
-            row_number_test(self.reading.arrays),
+            row_number(self.reading.arrays),
             lambda v: v in self._dependent and v not in self._own,
         )
 
@@ -270,34 +269,3 @@ class Tables:
                 memo[new] = pt.moveaxis(column, 0, axis) if stored and axis else column
                 arrays[column] = read
         return rebuild(wanted, memo, fold, remake=True)
-
-
-def settled(
-    graphs: Sequence[Variable],
-    arrays: Mapping[Variable, np.ndarray],
-    rows: np.ndarray,
-    n_rows: int,
-) -> list[Variable]:
-    """Leave out what none of some of `n_rows` reads, as of what is put together of several."""
-
-    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        if elemwise_name(node) != "Switch":
-            return None
-        condition, chosen, other = inputs
-        while isinstance(condition.owner_op, DimShuffle):
-            [condition] = condition.owner.inputs
-        roots = [v for v in ancestors([condition]) if v.owner is None]
-        if not condition.type.ndim or any(
-            v not in arrays and not isinstance(v, Constant) for v in roots
-        ):
-            return None
-        has = np.asarray(evaluate([condition], arrays)[0], dtype=bool)
-        if len(has) not in (1, n_rows):
-            return None
-        has = has[rows] if len(has) > 1 else has
-        if has.any() and not has.all():
-            return None
-        branch = chosen if has.all() else other
-        return [branch] if branch.type == node.outputs[0].type else None
-
-    return rebuild(graphs, {}, hook)

@@ -19,6 +19,7 @@ X = _rng.normal(size=(ROWS, 3))
 CHOSEN = np.array([_rng.choice(np.flatnonzero(j == SET)) for j in range(SETS)])
 SOME = np.flatnonzero(_rng.random(ROWS) < 0.5)  # of a set none, one or several
 ITEM, PERSON = _rng.integers(0, 7, ROWS), np.arange(SETS) % PERSONS
+ANY = _rng.integers(0, ROWS, ROWS)
 NEST = SET * 2 + np.arange(ROWS) % 2
 
 
@@ -105,6 +106,17 @@ def sets_of_one_row_each(u):
     pm.Potential("choice", u - pt.log(1 + summed(pt.exp(u), ROWS, own)[own]))
 
 
+def as_many_sets_as_rows(u):
+    """Numbers of rows and of sets are the same: which an axis has follows from what reads it."""
+    total = summed(pt.exp(u), ROWS, ANY)
+    pm.Poisson("y", 1 + total, observed=_rng.poisson(2, ROWS))
+
+
+def as_many_sets_of_which_some_are_read(u):
+    first = np.unique(ANY, return_index=True)[1]
+    pm.Potential("choice", u[first] - pt.log(summed(pt.exp(u), ROWS, ANY)[ANY[first]]))
+
+
 def parameters_of_each_row_and_set(u):
     u = u + pm.Normal("e", 0, 1, shape=ROWS)
     a, w = pm.Normal("a"), pm.Normal("w", 0, 1, shape=SETS)
@@ -124,7 +136,7 @@ TERMS = [
     parts_of_a_sum, beside_a_sum_of_parameters, two_sums, sums_of_vectors, mean_of_a_set,
     conditional_poisson, effects_of_rows_and_sets, data_of_the_model, sets_without_rows,
     censored_mean_of_a_set, sets_of_one_row_each, parameters_of_each_row_and_set,
-    sums_that_are_read_when_observed,
+    sums_that_are_read_when_observed, as_many_sets_as_rows, as_many_sets_of_which_some_are_read,
 ]  # fmt: skip
 
 
@@ -203,6 +215,19 @@ def test_an_index_that_goes_beyond_the_sets_is_refused_by_its_numbers():
     model = built(lambda u: pm.Potential("choice", summed(pt.exp(u), index=SET + 1)))
     with pytest.raises(pms.TallModelError, match=f"'choice' adds up.* goes to {SETS}.*of {SETS}"):
         pms.HMCECS(model=model)
+
+
+def test_an_index_that_counts_sets_from_the_end_is_refused_by_its_numbers():
+    model = built(
+        lambda u: pm.Potential("choice", u - pt.log(summed(pt.exp(u), index=SET - 1))[SET])
+    )
+    with pytest.raises(pms.TallModelError, match=r"'choice' adds up by an index .* down to -1"):
+        pms.HMCECS(model=model)
+
+
+def test_sets_without_rows_are_none():
+    sets = sets_side_by_side(built(sets_without_rows))
+    assert sum(v.type.shape[0] for v in sets.potentials) == SETS - 1
 
 
 def choices(n_sets, persons=0, seed=1):

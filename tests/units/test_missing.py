@@ -1,6 +1,7 @@
 """Missing values and errors in variables: integrated out, summed over, or drawn afterwards."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pymc as pm
@@ -141,18 +142,72 @@ def matrix():
 
 def one_of_the_other():
     """What is missing of w depends on x, which may be missing too."""
-    rng, z, x, w, y = data()
-    x, w = holes(rng, x), holes(rng, w)
+    rng, _, x, w, _ = data()
+    return _one_of_the_other(holes(rng, x), holes(rng, w))
+
+
+def one_is_the_mean_of_the_other():
+    """PyMC picks the rows of x itself, in the place of those of a function of x."""
+    rng, _, x, w, _ = data()
+    return _one_of_the_other(holes(rng, x), holes(rng, w), slope=False)
+
+
+def one_of_the_other_in_all_rows():
+    return _one_of_the_other(np.full(N, np.nan), np.full(N, np.nan))
+
+
+def one_in_all_rows_the_other_in_some():
+    """What is never observed has no place of its own: at points near the reference."""
+    rng, _, _, w, _ = data()
+    model, exact, _ = _one_of_the_other(np.full(N, np.nan), holes(rng, w))
+    return model, exact, None
+
+
+def one_in_some_rows_the_other_in_all():
+    rng, _, x, _, _ = data()
+    return _one_of_the_other(holes(rng, x), np.full(N, np.nan))
+
+
+def _values_of_both(of_x, of_w, **more):
+    _, _, x, w, _ = data()
+    x[of_x], w[of_w] = np.nan, np.nan
+    return _one_of_the_other(x, w, **more)
+
+
+def one_value_of_both():
+    return _values_of_both([3], [3])
+
+
+def one_value_of_both_in_two_rows():
+    return _values_of_both([3], [9])
+
+
+def one_value_of_both_read_apart():
+    """The outcome does not see x: nothing reads both."""
+    return _values_of_both([3], [9], both=False)
+
+
+def few_values_of_both_read_apart():
+    return _values_of_both([3, 9, 20], [30], both=False)
+
+
+def few_values_of_both():
+    return _values_of_both([3, 9, 20], [3, 30])
+
+
+def _one_of_the_other(x, w, *, slope=True, both=True):
+    _, z, _, _, y = data()
     no_x, no_w = np.isnan(x), np.isnan(w)
     with pm.Model() as model:
         a, b, c, d, e, f = (pm.Normal(name) for name in "abcdef")
         s, t, u = (pm.HalfNormal(name) for name in "stu")
         first = pm.Normal("x", c + d * z, t, observed=x)
-        second = pm.Normal("w", e * first, u, observed=w)
-        pm.Normal("y", a + b * first + f * second, s, observed=y)
+        second = pm.Normal("w", e * first if slope else first, u, observed=w)
+        pm.Normal("y", a + b * first + f * second if both else a + f * second, s, observed=y)
 
     def exact(a, b, c, d, e, f, s, t, u):
         total = 0.0
+        e, b = e if slope else 1.0, b if both else 0.0
         for i in range(N):
             # x, w and y are normal together: of those that are observed.
             m = c + d * z[i]
@@ -168,6 +223,70 @@ def one_of_the_other():
         {"a": 1, "b": 0.6, "c": 0.5, "d": 0.8, "e": e, "f": f, "s": 0.5, "t": 0.7, "u": 1}
         for e, f in ((0.0, -0.4), (0.1, -0.3))
     ]
+    return model, exact, points
+
+
+def covariates_of_persons(effects=False):
+    """A covariate of each of 80 persons, with holes, that their rows read."""
+    rng, _, _, _, y = data()
+    person = np.r_[np.arange(80), rng.integers(0, 80, N - 80)]
+    x = holes(rng, rng.normal(size=80))
+    gone = np.isnan(x)
+    with pm.Model() as model:
+        a, b, c = (pm.Normal(name) for name in "abc")
+        s, t, u = (pm.HalfNormal(name) for name in "stu")
+        column = pm.Normal("x", c, t, observed=x)
+        mean = a + b * column[person]
+        if effects:
+            mean += pm.Normal("effect", 0, u, shape=80)[person]
+        pm.Normal("y", mean, s, observed=y)
+
+    def exact(a, b, c, s, t, u):
+        total = stats.norm.logpdf(x[~gone], c, t).sum()
+        for j in range(80):
+            own = y[person == j]
+            ones = np.ones((len(own), len(own)))
+            cov = s**2 * np.eye(len(own)) + (gone[j] * (b * t) ** 2 + effects * u**2) * ones
+            mean = a + b * (c if gone[j] else x[j])
+            total += stats.multivariate_normal.logpdf(own, np.full(len(own), mean), cov)
+        return total
+
+    points = [{"a": 1, "b": b, "c": 0.5, "s": 0.6, "t": t, "u": 0.4}
+              for b, t in ((0.6, 0.7), (0.5, 0.9))]  # fmt: skip
+    return model, exact, points
+
+
+def covariates_and_effects_of_persons():
+    return covariates_of_persons(effects=True)
+
+
+def a_column_of_which_rows_are_read():
+    """One outcome reads the first rows, another all, in another order."""
+    rng, _, x, w, y = data()
+    x, order = holes(rng, x), rng.permutation(N)
+    gone = np.isnan(x)
+    with pm.Model() as model:
+        a, b, c = (pm.Normal(name) for name in "abc")
+        s, t = pm.HalfNormal("s"), pm.HalfNormal("t")
+        column = pm.Normal("x", c, t, observed=x)
+        pm.Normal("y", a + b * column[:50], s, observed=y[:50])
+        pm.Normal("w", pm.math.exp(0.5 * column)[order] - 1, 1, observed=w[order])
+
+    def exact(a, b, c, s, t):
+        total = stats.norm.logpdf(x[~gone], c, t).sum()
+        for i in range(N):
+
+            def density(v, i=i):
+                found = stats.norm.pdf(w[i], np.exp(0.5 * v) - 1, 1)
+                return found * (stats.norm.pdf(y[i], a + b * v, s) if i < 50 else 1)
+
+            weighted = lambda v: density(v) * stats.norm.pdf(v, c, t)  # noqa: E731
+            total += np.log(
+                integrate.quad(weighted, c - 9 * t, c + 9 * t)[0] if gone[i] else density(x[i])
+            )
+        return total
+
+    points = [{"a": 1, "b": b, "c": 0.5, "s": 0.6, "t": 0.9} for b in (0.6, 0.3)]
     return model, exact, points
 
 
@@ -253,9 +372,12 @@ def outcomes_of_which_one_is_missing_in_all_rows():
 @pytest.mark.parametrize(
     "case",
     [one_value, one_value_of_a_matrix, one_value_of_each_column, a_column_of_a_matrix,
-     a_column_and_more, a_matrix_of_one_column, outcomes_of_which_one_is_missing_in_all_rows],
+     a_column_and_more, a_matrix_of_one_column, outcomes_of_which_one_is_missing_in_all_rows,
+     one_is_the_mean_of_the_other, one_of_the_other_in_all_rows, one_in_all_rows_the_other_in_some,
+     one_in_some_rows_the_other_in_all, one_value_of_both, one_value_of_both_in_two_rows,
+     one_value_of_both_read_apart, few_values_of_both, few_values_of_both_read_apart],
 )  # fmt: skip
-@pytest.mark.costly(cases=3)
+@pytest.mark.costly(cases=5)
 def test_where_values_are_missing_does_not_matter(case):
     assert_exact(*case())
 
@@ -269,8 +391,30 @@ def test_what_is_missing_is_integrated_out_exactly(case):
     assert np.ptp(found) > 0.5
 
 
+@pytest.mark.parametrize(
+    "case",
+    [covariates_of_persons, covariates_and_effects_of_persons, a_column_of_which_rows_are_read],
+)
+@pytest.mark.costly(cases=1)
+def test_what_is_missing_may_be_read_by_several_rows(case):
+    model, exact, points = case()
+    found = assert_exact(model, exact, points)
+    assert np.ptp(found) > 0.3
+    names = {v.name for v in pms.marginalize(model).free_RVs}
+    assert names == set(points[0]) & {v.name for v in model.free_RVs}
+
+
+def near(marginal):
+    """The reference, and a point beside it, of variables."""
+    at = marginal.initial_point()
+    point = {n.removesuffix("_log__"): np.exp(x) if n.endswith("_log__") else x
+             for n, x in at.items()}  # fmt: skip
+    return [point, {name: 1.05 * x for name, x in point.items()}]
+
+
 def assert_exact(model, exact, points):
     marginal = pms.marginalize(model, n_nodes=11)
+    points = points or near(marginal)
     found = np.array([log_likelihood(marginal, point) for point in points])
     expected = np.array([exact(**point) for point in points])
     np.testing.assert_allclose(found, expected, atol=2e-3)
@@ -326,6 +470,35 @@ def test_integers_may_be_missing_in_the_prior_of_others():
         each.append(np.where(fits, found + stats.norm.logpdf(y, 0.8 * j, 0.5), -np.inf))
     expected = np.logaddexp.reduce(each).sum()
     assert log_likelihood(marginal, point) == pytest.approx(expected)
+
+
+@pytest.mark.costly(cases=1)
+@pytest.mark.parametrize("columns", [2, 3])
+def test_a_matrix_of_integers_is_summed_over_all_states_of_a_row(columns):
+    """Rows miss none, each and all of the columns: products of states differ from row to row."""
+    rng, _, _, _, y = data(60)
+    X = holes(rng, rng.random((60, columns)) < 0.4, 0.5)
+    gone = np.isnan(X)
+    assert len(np.unique(gone, axis=0)) == 2**columns
+    with pm.Model() as model:
+        p, b = pm.Beta("p", 1, 1, shape=columns), pm.Normal("b", shape=columns)
+        observed = pm.Bernoulli("X", p, observed=masked(X))
+        pm.Normal("y", 0.25 + observed @ b, 0.5, observed=y)
+    point = {"p": np.array([0.3, 0.6, 0.8])[:columns], "b": np.array([0.8, -0.5, 1.3])[:columns]}
+    states = np.array(list(product((0, 1), repeat=columns)))
+
+    def exact(p):
+        each = []
+        for state in states:
+            known = np.where(state == 1, np.log(p), np.log1p(-p)).sum()
+            fits = (gone | (state == X)).all(axis=1)
+            row = known + stats.norm.logpdf(y, 0.25 + state @ point["b"], 0.5)
+            each.append(np.where(fits, row, -np.inf))
+        return np.logaddexp.reduce(each).sum()
+
+    marginal = pms.marginalize(model)
+    assert log_likelihood(marginal, point) == pytest.approx(exact(point["p"]), abs=1e-6)
+    assert abs(exact(point["p"]) - exact(point["p"][::-1])) > 0.5
 
 
 def integers_and_numbers(apart, e, n=60):
@@ -508,6 +681,25 @@ def test_draws_of_what_is_missing_are_those_of_its_posterior():
         own, shifted = (stats.norm(mean + by, precision**-0.5).cdf for by in (0, 0.2))
         assert stats.kstest(drawn, own).pvalue > 1e-5
         assert stats.kstest(drawn, shifted).pvalue < 1e-5
+
+
+@pytest.mark.costly
+def test_a_covariate_of_a_person_is_drawn_given_all_rows_of_that_person():
+    model, _, [point, *_] = covariates_of_persons()
+    rng, _, _, _, y = data()
+    person = np.r_[np.arange(80), rng.integers(0, 80, N - 80)]
+    gone = np.flatnonzero(np.isnan(holes(rng, rng.normal(size=80))))
+    i = gone[np.argmax(np.bincount(person)[gone])]
+    own = y[person == i]
+    assert len(own) > 1
+    found = pms.effects(result(point, 2_000), pms.marginalize(model), "x", levels=[i])
+    a, b, c, s, t = (point[name] for name in "abcst")
+    precision = 1 / t**2 + len(own) * (b / s) ** 2
+    mean = (c / t**2 + b / s**2 * (own - a).sum()) / precision
+    drawn = found["x"].to_numpy().ravel()
+    right, shifted = (stats.norm(mean + by, precision**-0.5).cdf for by in (0, 0.2))
+    assert stats.kstest(drawn, right).pvalue > 1e-5
+    assert stats.kstest(drawn, shifted).pvalue < 1e-5
 
 
 def test_columns_as_a_whole_have_what_was_observed_and_draws():
@@ -694,6 +886,15 @@ def test_what_shares_rows_with_an_effect_of_many_levels_is_refused():
     assert "several groupings" in said
 
 
+def test_what_mixes_missing_values_is_refused_for_that_reason():
+    _, _, x, _, y = data()
+    with pm.Model() as model:
+        column = pm.Normal("x", pm.Normal("c"), 1, observed=np.where(x > 1, np.nan, x))
+        pm.Normal("y", column - column.mean(), 0.5, observed=y)
+    said = refusal(model)
+    assert "The missing values of 'x' cannot be integrated out: 'x_unobserved' is read as" in said
+
+
 def test_parts_of_a_vector_are_refused():
     """PyMC has one joint density for what is known of a vector, and what is missing."""
     rng, _, x, w, y = data()
@@ -701,4 +902,6 @@ def test_parts_of_a_vector_are_refused():
         mu, b = pm.Normal("mu", shape=2), pm.Normal("b", shape=2)
         both = pm.MvNormal("X", mu, np.eye(2), observed=holes(rng, np.column_stack([x, w])))
         pm.Normal("y", pm.math.dot(both, b), 0.5, observed=y)
-    assert "'X' has missing values" in refusal(model)
+    said = refusal(model)
+    assert "The missing values of 'X' cannot be integrated out: 'X_unobserved' has a prior" in said
+    assert "one by one" in said

@@ -45,6 +45,14 @@ def test_what_reads_effects_otherwise_is_said(reader, said, caplog):
     assert f"HMCECS: not integrated out: {said}" in caplog.text
 
 
+def test_levels_beyond_those_of_the_variable_are_refused_by_name():
+    with pm.Model() as model:
+        z = pm.Normal("z", 0, pm.HalfNormal("tau"), shape=LEVELS)
+        pm.Normal("y", z[3 * INDEX], observed=ROWS)
+    with pytest.raises(pms.TallModelError, match=r"index of 'z' .* from 0 to 2,997, .* 1,000 ele"):
+        pms.marginalize(model)
+
+
 def narrow():
     """Return a model in which the square of one level is measured with three digits."""
     index = np.r_[np.repeat(np.arange(60), 2), 0]

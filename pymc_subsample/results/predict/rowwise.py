@@ -100,7 +100,7 @@ class RowFunction:
         arrays, values = concrete.arrays, concrete.values
         outputs = without_loops(concrete.outputs, values, arrays)
         lengths = [n for out in outputs for n in out.type.shape if (n or 0) > 1]
-        outputs = read_by_places(outputs, arrays, values, min(lengths, default=2))
+        outputs, _ = read_by_places(outputs, arrays, values, min(lengths, default=2))
         outputs = select_in_data(outputs, arrays, values)
         dependent = depends_on(outputs, values)
         self._what = what
