@@ -218,7 +218,7 @@ def nearby(
 
 def _gradients(expansion: Expansion, rows: np.ndarray, inverse: np.ndarray) -> np.ndarray:
     """Return W^-T x_e of packed rows, shape (E, m, k), in as few dimensions as they span."""
-    every, found = range(expansion.n_predictors), []
+    every, found = range(expansion.n_predictors), list[np.ndarray]()
     each = max(1, _NUMBERS // (len(every) * len(inverse)))
     for first in range(0, rows.shape[1], each):
         some = np.ascontiguousarray(rows[:, first : first + each])

@@ -10,6 +10,7 @@ from scipy.stats import norm
 from pymc_subsample.graph.jets import enclose_coefficient
 from pymc_subsample.graph.piecewise import Pieces
 
+MASK = np.array([[True, False, True]])
 GRAPHS = {
     "products": lambda x, y, z: x * y * z - x**2 * y,
     "quotients": lambda x, y, z: x / (2 + y**2) - 1 / (3 + z),
@@ -30,7 +31,9 @@ GRAPHS = {
         pt.stack([x * y, 2 * y - 4, z - 7 + x], axis=1), axis=1
     ),
     "sums of exponentials": lambda x, y, z: pt.log(
-        1 + 0.3 * pt.exp(x) + pt.switch(1.0 > 0.0, pt.exp(y * z) * 2, 0.0)
+        1
+        + 0.3 * pt.exp(x)
+        + pt.switch(MASK, pt.exp(pt.stack([y * z, x - z, 2 * y], axis=1)), 0).sum(axis=1)
     ),
     "classes": lambda x, y, z: pt.log(
         pt.exp(pt.softplus(x + y) - pt.softplus(z)) + pt.exp(y) * (0.1 * pt.exp(-z))

@@ -43,7 +43,7 @@ def sets():
 MODELS = {
     "classes": (classes, 0.25),
     "sets": (sets, 0.01),
-    "occupancy": (lambda: LOCAL_VARIABLES["occupancy"][0](UNITS), 0.25),
+    "occupancy": (lambda: LOCAL_VARIABLES["occupancy"][0](UNITS), 0.6),
 }
 
 
