@@ -131,14 +131,14 @@ def bound_rows(
     for rows in expansion.chunks():
         expansion.anchor(reference.center, rows)
         stratum = strata.of(rows)
-        gradients = [strata.whitened(rows, stratum, e) for e in range(expansion.n_predictors)]
+        every = range(expansion.n_predictors)
+        gradients = np.array([strata.whitened(rows, stratum, e) for e in every])
         first, last = np.searchsorted(without, [at, at + rows.shape[1]])
-        strata.add_cubes(rows, stratum, gradients, without[first:last] - at)
+        strata.add_cubes(rows, stratum, list(gradients), without[first:last] - at)
         at += rows.shape[1]
-        moves = np.array([np.linalg.norm(x, axis=1) for x in gradients])
         sizes.append(stratum.astype(np.int32))
         with np.errstate(over="ignore"):
-            sharpest.append(remainder.bounds(rows, moves).astype(np.float32))
+            sharpest.append(remainder.bounds(rows, gradients).astype(np.float32))
     stratum, bounds = np.concatenate(sizes), np.concatenate(sharpest, axis=1)
     raised = np.mean(strata.distances(reference.center) ** power, axis=0)
     rate = 2.0 * intensity / temperature * raised
@@ -230,18 +230,22 @@ class _Remainder:
                 "arithmetic."
             )
 
-    def bounds(self, rows: np.ndarray, moves: np.ndarray) -> np.ndarray:
-        """Return c_i for each of the limits, shape (L, m), of anchored rows."""
+    def bounds(self, rows: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        """Return c_i for each of the limits, shape (L, m), of anchored rows.
+
+        `gradients` are those of predictors in u, shape (E, m, k).
+        """
         found = []
         everywhere = np.full(rows.shape[1], np.inf)
         if self._slope is not None:
-            everywhere = self._slope / math.factorial(self._power) * moves[0] ** self._power
+            move = np.linalg.norm(gradients[0], axis=1)
+            everywhere = self._slope / math.factorial(self._power) * move**self._power
             everywhere[self._flat(rows, self._center)] = np.inf
         for limit in self.limits:
             near = everywhere
             if np.isfinite(limit):
                 assert self._near is not None
-                near = np.minimum(self._near(rows, moves, limit), everywhere)
+                near = np.minimum(self._near(rows, gradients, limit), everywhere)
                 self._spend(rows.shape[1])
             found.append(near)
         return np.array(found)

@@ -25,9 +25,9 @@ _PARTS, _LOOKED_AT, _SHARPER, _SHARE = (12, 4), 200, 0.4, 0.25
 class Coefficients:
     r"""Bounds of a log-likelihood's Taylor coefficients of order k, row by row.
 
-    While predictor e is at most :math:`t a_e` from where it was, the remainder of order k - 1 is at
-    most :math:`t^k` times the largest size of the coefficient :math:`\frac{1}{k!} \frac{d^k}{ds^k}
-    l(\eta + s v)`, :math:`|v_e| \le a_e`.
+    Predictors move as :math:`t g_e'u`, u of length one. While t is within a limit, the remainder of
+    order k - 1 is at most :math:`t^k` times the largest size of the coefficient
+    :math:`\frac{1}{k!} \frac{d^k}{ds^k} l(\eta + s v)`, :math:`v_e = g_e'u`.
 
     The log-likelihood is a vector graph of `predictors` and `data`. `derivatives` are k-fold ones
     by the predictors that are their keys: as PyTensor simplifies them, those of one or two
@@ -51,12 +51,14 @@ class Coefficients:
         self._enclosed = enclose(graphs, inputs) if graphs and few else None
 
     def __call__(
-        self, predictors: np.ndarray, data: np.ndarray, moves: np.ndarray, limit: float
+        self, predictors: np.ndarray, data: np.ndarray, gradients: np.ndarray, limit: float
     ) -> np.ndarray:
         """Return a bound per row, infinite where none is found.
 
-        `predictors` and `moves`, a, have shape (E, m), `data` (k, m); `limit` is the largest t.
+        `predictors` have shape (E, m), `gradients`, g, (E, m, d), `data` (k, m); `limit` is the
+        largest t.
         """
+        moves = np.linalg.norm(gradients, axis=2)
         far = limit * moves
         values = [Enclosure(x - f, x + f) for x, f in zip(predictors, far, strict=True)]
         values += [Enclosure(x, x) for x in data]
@@ -69,9 +71,9 @@ class Coefficients:
             except NoForm:
                 self._enclosed = None
         if not np.all(np.isfinite(total)):
-            directions = [Enclosure(-a, a) for a in moves] + [None] * len(data)
+            along = [*within_their_span(gradients), *[None] * len(data)]
             with suppress(NoForm):
-                total = np.fmin(total, self._along(values, directions, joined))
+                total = np.fmin(total, self._along([*predictors, *data], along, limit, joined))
         return np.where(self.pieces.held(predictors, data, far), total, np.inf)
 
     def _sharp(self, values: Sequence[Enclosure], moves: np.ndarray) -> np.ndarray:
@@ -99,6 +101,15 @@ class Coefficients:
     def _combined(self, values: Sequence[Enclosure], moves: np.ndarray) -> np.ndarray:
         assert self._enclosed is not None
         return combined(self._which, self._enclosed(values), moves)
+
+
+def within_their_span(gradients: np.ndarray) -> np.ndarray:
+    """Return gradients, (E, m, d), in at most E dimensions, of the same lengths and angles."""
+    count, _, size = gradients.shape
+    if size <= count:
+        return gradients
+    triangular = np.linalg.qr(gradients.transpose(1, 2, 0), mode="r")
+    return np.ascontiguousarray(triangular.transpose(2, 0, 1))
 
 
 def combined(

@@ -171,11 +171,11 @@ def linear_expansion(
             bound = Coefficients(code.loglik, code.x, data, order + 1, derivatives)
         shared = affine.base[:, None] + affine.shared(center)[:, None]
 
-        def of(rows: np.ndarray, moves: np.ndarray, limit: float) -> np.ndarray:
+        def of(rows: np.ndarray, gradients: np.ndarray, limit: float) -> np.ndarray:
             at = np.concatenate(
                 [rows[star : star + n_varying], np.tile(shared[n_varying:], rows.shape[1])]
             )
-            found = bound(at, rows[list(code.data)], moves, limit)
+            found = bound(at, rows[list(code.data)], gradients, limit)
             return np.where(sums.flat(rows, center), np.inf, found) if order >= 2 else found
 
         return of

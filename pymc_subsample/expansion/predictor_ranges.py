@@ -18,6 +18,7 @@ import numpy as np
 import scipy.linalg
 from pytensor.graph.basic import Variable
 
+from pymc_subsample.expansion.coefficients import within_their_span
 from pymc_subsample.expansion.curvature import units
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
@@ -48,6 +49,8 @@ ELSE = (
 _ROWS, _SHARE = 200, 0.75
 # Standard deviations beyond the usual distance, and the smallest curvature over the largest.
 _BEYOND, _FLAT = 2.0, 1e-6
+# Numbers of gradients at a time. A choice: 32 MB.
+_NUMBERS = 4_000_000
 
 
 def derivative_bound(
@@ -202,8 +205,8 @@ def nearby(
 
     def over(rows: np.ndarray) -> list[float]:
         expansion.anchor(center, rows)
-        moves = _moves(expansion, rows, inverse)
-        return [remainder(rows, moves, radius).max() for radius in radii]
+        gradients = _gradients(expansion, rows, inverse)
+        return [remainder(rows, gradients, radius).max() for radius in radii]
 
     for found in expansion.workers.map(over, expansion.chunks(without)):
         largest = np.maximum(largest, found)
@@ -215,10 +218,15 @@ def nearby(
     return table
 
 
-def _moves(expansion: Expansion, rows: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    """Return a_e of packed rows, shape (E, m)."""
-    designs = (expansion.sums.design(rows, e) for e in range(expansion.n_predictors))
-    return np.array([np.linalg.norm(inverse @ x, axis=0) for x in designs])
+def _gradients(expansion: Expansion, rows: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+    """Return W^-T x_e of packed rows, shape (E, m, k), in as few dimensions as they span."""
+    every, found = range(expansion.n_predictors), list[np.ndarray]()
+    each = max(1, _NUMBERS // (len(every) * len(inverse)))
+    for first in range(0, rows.shape[1], each):
+        some = np.ascontiguousarray(rows[:, first : first + each])
+        designs = (expansion.sums.design(some, e) for e in every)
+        found.append(within_their_span(np.array([(inverse @ x).T for x in designs])))
+    return np.concatenate(found, axis=1)
 
 
 def exact_step(expansion: Expansion, reference: Reference) -> list[str]:
@@ -238,7 +246,9 @@ def exact_step(expansion: Expansion, reference: Reference) -> list[str]:
     expansion.anchor(reference.center, rows)
     _, inverse = metric(reference.curvature, _FLAT)
     with np.errstate(all="ignore"):
-        bounds = near(rows, _moves(expansion, rows, inverse), np.sqrt(expansion.phi_size) + _BEYOND)
+        bounds = near(
+            rows, _gradients(expansion, rows, inverse), np.sqrt(expansion.phi_size) + _BEYOND
+        )
     if np.mean(np.isfinite(bounds)) < _SHARE:
         return []
     return ["use pms.ScalableMH(), which is exact"]

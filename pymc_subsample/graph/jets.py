@@ -18,6 +18,7 @@ References
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial, reduce
+from itertools import chain
 from math import comb
 from typing import Any
 
@@ -33,12 +34,11 @@ from pymc_subsample.graph.concrete import ALONG_AXES, UNDIFFERENTIABLE
 from pymc_subsample.graph.incomplete_gamma import center_of, shape_integrals
 from pymc_subsample.graph.interpreter import NoForm, array_of, axes_of
 from pymc_subsample.graph.intervals import EVERYTHING, Enclosure, applied, enclose
-from pymc_subsample.graph.jet_arithmetic import ZERO, Jet, added, hull, power_of, product, times
+from pymc_subsample.graph.jet_arithmetic import ZERO, Jet, Slope, added, power_of, product, times
+from pymc_subsample.graph.jet_sums import log_of_sum
 from pymc_subsample.graph.piecewise import JUMPS, KINKS
 from pymc_subsample.graph.scalars import Scalars
 
-# Largest sizes of the third and the fourth cumulant of a variable with values from 0 to 1.
-_THIRD, _FOURTH = np.sqrt(3.0) / 18.0, 1.0 / 8.0
 # Ops that are constant but for jumps: of what they decide on, if they are truths.
 _TRUTHS = {"AND", "EQ", "GE", "GT", "Invert", "IsInf", "IsNan", "LE", "LT", "NEQ", "OR"}
 
@@ -48,25 +48,35 @@ def enclose_coefficient(
 ) -> Callable[..., np.ndarray]:
     """Return a function that bounds the size of a coefficient of a vector graph over rows.
 
-    It takes what encloses the inputs, the intervals of directions, None for inputs that stay, and
-    what `Pieces.joined` says of the graph. It raises `NoForm` if some Op has no form for one row or
-    no rule.
+    It takes where inputs are, shape (m,) each; their gradients, (m, k), or None for those that
+    stay; how far directions u, of length one at most, go on; and what `Pieces.joined` says of the
+    graph. It raises `NoForm` if some Op has no form for one row or no rule.
     """
 
     def bound(
-        values: Sequence[Enclosure],
-        directions: Sequence[Enclosure | None],
+        at: Sequence[np.ndarray],
+        gradients: Sequence[np.ndarray | None],
+        limit: float,
         joined: Mapping[Apply, np.ndarray],
     ) -> np.ndarray:
-        rest = (None,) * (order - 1)
-        given = zip(inputs, values, directions, strict=True)
-        known = {v: array_of([Jet(x, d, *rest)], (1,)) for v, x, d in given}
+        given = zip(inputs, at, gradients, strict=True)
+        known = {v: array_of([_input(x, g, limit, order)], (1,)) for v, x, g in given}
         with np.errstate(all="ignore"):
-            [found] = _Jets(known, order, joined).evaluate([output])
+            [found] = _Jets(known, order, limit, joined).evaluate([output])
         last = found.item().at[order]
         return np.zeros(1) if last is None else last.size
 
     return bound
+
+
+def _input(x: np.ndarray, gradient: np.ndarray | None, limit: float, order: int) -> Jet:
+    center, rest = Enclosure(x, x), (None,) * (order - 1)
+    if gradient is None:
+        return Jet(center, None, *rest)
+    slope = Slope(gradient, np.zeros(len(gradient)))
+    far = slope.size
+    moved = Enclosure(x - limit * far, x + limit * far)
+    return Jet(moved, Enclosure(-far, far), *rest, center=center, slope=slope)
 
 
 @cache
@@ -83,10 +93,14 @@ class _Jets(Scalars):
     """Arrays of jets."""
 
     def __init__(
-        self, known: dict[Variable, np.ndarray], order: int, joined: Mapping[Apply, np.ndarray]
+        self,
+        known: dict[Variable, np.ndarray],
+        order: int,
+        limit: float,
+        joined: Mapping[Apply, np.ndarray],
     ):
         super().__init__(known, self._jet)
-        self._order, self._joined = order, joined
+        self._order, self._limit, self._joined = order, limit, joined
 
     def _number(self, x: Any) -> Jet:
         return self._constant(Enclosure(float(x), float(x)))
@@ -100,8 +114,6 @@ class _Jets(Scalars):
             raise NoForm
         return int(low)
 
-    # Sums of exponentials: their logarithm has cumulants for derivatives, which are bounded.
-
     def _results(self, node: Apply) -> list[np.ndarray]:
         if node in self._joined:
             arrays = np.broadcast_arrays(*map(self.value, node.inputs))
@@ -112,37 +124,13 @@ class _Jets(Scalars):
             return super()._results(node)
         x = self.value(node.inputs[0])
         axes = axes_of(node.op.axis, x.ndim)
-        total = self._joined_along(x, axes, self._log_total)
+        total = self._joined_along(x, axes, lambda terms: log_of_sum(list(terms), self._limit))
         if isinstance(node.op, LogSumExp):
             return [total]
         [found] = self._elementwise(pt.sub.scalar_op, [x, np.expand_dims(total, axes)])
         if isinstance(node.op, Softmax) and not isinstance(node.op, LogSoftmax):
             [found] = self._elementwise(pt.exp.scalar_op, [found])
         return [found]
-
-    def _log_total(self, terms: np.ndarray) -> Jet:
-        ends = [
-            np.logaddexp.reduce(np.broadcast_arrays(*(getattr(t.value, e) for t in terms)))
-            for e in ("low", "high")
-        ]
-        value = Enclosure(*ends)
-        orders = zip(*(t.others for t in terms), strict=True)
-        # Means over terms, in any proportions, of their own coefficients, and joint cumulants.
-        means = [hull(*parts) for parts in orders]
-        found = list(means)
-        one, two, three = (
-            np.zeros(1) if m is None else m.high - m.low for m in [*means, None, None, None][:3]
-        )
-        if len(means) > 1:
-            found[1] = added(means[1], Enclosure(np.zeros(1), one**2 / 8))
-        if len(means) > 2:
-            third = _THIRD * one**3 / 6 + one * two / 4
-            found[2] = added(means[2], Enclosure(-third, third))
-        if len(means) > 3:
-            # Half the variance of coefficients of order 2 is not negative.
-            fourth = _FOURTH * one**4 / 24 + one**2 * two / 8 + one * three / 4
-            found[3] = added(means[3], Enclosure(-fourth, fourth + two**2 / 8))
-        return Jet(value, *found)
 
     # Scalar Ops
 
@@ -151,11 +139,23 @@ class _Jets(Scalars):
         x = [e if isinstance(e, Jet) else self._number(e) for e in elements]
         if all(e.fixed for e in x):
             return [self._constant(c) for c in applied(op, [e.value for e in x])]
+        centers = applied(op, [e.center for e in x])
+        found = zip(self._carried(op, x), centers, strict=True)
+        return [jet.narrowed(center, self._limit) for jet, center in found]
+
+    def _carried(self, op: Op, x: Sequence[Jet]) -> list[Jet]:
         name = type(op).__name__
         match name:
+            case "Exp":
+                return [self._composed(op, *x).of_terms(x)]
+            case "Log" if x[0].terms:
+                return [log_of_sum(x[0].terms, self._limit)]
+            case "Add" if len(x) > 1:
+                slope = x[0].slope.plus(*(e.slope for e in x[1:]))
+                total = self._series(map(added, *(e.at for e in x)), slope)
+                return [total.of_terms(chain(*map(self._terms, x)) if self._positive(x) else None)]
             case "Add":
-                total = map(added, *(e.at for e in x)) if len(x) > 1 else x[0].at
-                return [self._series(total)]
+                return [x[0]]
             case "Sub":
                 return self._jet(pt.add.scalar_op, [x[0], self._scaled(-1.0, x[1])])
             case "Neg":
@@ -166,6 +166,9 @@ class _Jets(Scalars):
                 result = x[0]
                 for other in x[1:]:
                     result = self._multiplied(result, other)
+                if len(x) == 2 and self._positive(x) and x[0].fixed != x[1].fixed:
+                    [[factor], terms] = map(self._terms, x if x[0].fixed else x[::-1])
+                    return [result.of_terms(self._call(pt.add, factor, t) for t in terms)]
                 return [result]
             case "TrueDiv":
                 [inverse] = self._jet(pt.reciprocal.scalar_op, [x[1]])
@@ -177,7 +180,12 @@ class _Jets(Scalars):
             case "Second":
                 return [x[1]]
             case "Switch":
-                return [self._switch(x)]
+                found, nothing = self._switch(x), self._number(-np.inf)
+                if not x[0].fixed or not self._positive(x[1:]):
+                    return [found]
+                terms = [self._call(pt.switch, x[0], t, nothing) for t in self._terms(x[1])]
+                terms += [self._call(pt.switch, x[0], nothing, t) for t in self._terms(x[2])]
+                return [found.of_terms(terms)]
             case "Cast" if op.o_type.dtype.startswith("float"):
                 return [x[0]]
             case _ if name == "Cast" or name in _TRUTHS | JUMPS:
@@ -188,12 +196,25 @@ class _Jets(Scalars):
         raise NoForm
 
     @staticmethod
-    def _series(coefficients: Iterable[Enclosure | None]) -> Jet:
+    def _positive(x: Sequence[Jet]) -> bool:
+        """Whether all are sums of exponentials, or numbers from zero up, and one is the former."""
+        known = all(e.terms or (e.fixed and np.all(e.value.low >= 0)) for e in x)
+        return known and any(e.terms for e in x)
+
+    def _terms(self, x: Jet) -> Sequence[Jet]:
+        """Return logarithms of the exponentials that a jet is a sum of."""
+        return x.terms or [self._constant(applied(pt.log.scalar_op, [x.value])[0])]
+
+    @staticmethod
+    def _series(coefficients: Iterable[Enclosure | None], slope: Slope) -> Jet:
         value, *others = coefficients
-        return Jet(ZERO if value is None else value, *others)
+        return Jet(ZERO if value is None else value, *others, slope=slope)
 
     def _scaled(self, number: float, x: Jet) -> Jet:
-        return self._series(times(number, c) for c in x.at)
+        slope = x.slope.times(Enclosure(number, number))
+        center = times(number, x.center) or ZERO
+        scaled = self._series((times(number, c) for c in x.at), slope)
+        return scaled.narrowed(center, self._limit)
 
     def _multiplied(self, x: Jet, y: Jet) -> Jet:
         found = []
@@ -204,7 +225,8 @@ class _Jets(Scalars):
             else:
                 pairs = [product(x.at[i], y.at[k - i]) for i in range(k + 1)]
             found.append(added(*pairs))
-        return self._series(found)
+        slope = x.slope.times(y.value).plus(y.slope.times(x.value))
+        return self._series(found, slope)
 
     def _composed(self, op: Op, *inputs: Jet) -> Jet:
         """Return a function of a series (Faa di Bruno), whose other arguments are fixed."""
@@ -251,7 +273,7 @@ class _Jets(Scalars):
                     times(1 / 24, power_of(slopes[3], one, 4)),
                 )
             )
-        return Jet(value, *found)
+        return Jet(value, *found, slope=x.slope.times(first))
 
     def _power(self, x: Jet, exponent: Jet) -> Jet:
         low, high = exponent.value.low, exponent.value.high
@@ -354,5 +376,7 @@ class _Jets(Scalars):
         if np.all(second):
             return y
         value = chosen(x.value, y.value) or ZERO
-        found = Jet(value, *map(chosen, x.others, y.others))
+        found = Jet(
+            value, *map(chosen, x.others, y.others), slope=x.slope.where(first, y.slope, second)
+        )
         return self._broken(found, ~(first | second | joined))

@@ -20,6 +20,7 @@ SMALL = {
     "gradient": "--rounds 3",
     "panels": "--units 200 --draws 500 --rounds 3 --m 100",
     "populations": "--units 300 --draws 300 --models sleepstudy",
+    "local_variables": "--units 300 --draws 300 --models zero_inflation --ways auto nutpie",
     "gibbs_mrf": "--variables 30 --batch 50 --sweeps 200 --truth 5000 --updates 40",
     "startup": "--rows 20000",
     "setup_cost": "--rows 2000 --banks series --only com_poisson",

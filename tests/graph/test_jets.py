@@ -4,13 +4,13 @@ import numpy as np
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
-from scipy.special import gammainc, gammaincc
+from scipy.special import expit, gammainc, gammaincc
 from scipy.stats import norm
 
-from pymc_subsample.graph.intervals import Enclosure
 from pymc_subsample.graph.jets import enclose_coefficient
 from pymc_subsample.graph.piecewise import Pieces
 
+MASK = np.array([[True, False, True]])
 GRAPHS = {
     "products": lambda x, y, z: x * y * z - x**2 * y,
     "quotients": lambda x, y, z: x / (2 + y**2) - 1 / (3 + z),
@@ -27,17 +27,36 @@ GRAPHS = {
     "log softmax": lambda x, y, z: pt.special.log_softmax(pt.stack([x, 2 * y, z], axis=1), axis=1)[
         :, 1
     ],
+    "nearly certain": lambda x, y, z: pt.logsumexp(
+        pt.stack([x * y, 2 * y - 4, z - 7 + x], axis=1), axis=1
+    ),
+    "sums of exponentials": lambda x, y, z: pt.log(
+        1
+        + 0.3 * pt.exp(x)
+        + pt.switch(MASK, pt.exp(pt.stack([y * z, x - z, 2 * y], axis=1)), 0).sum(axis=1)
+    ),
+    "classes": lambda x, y, z: pt.log(
+        pt.exp(pt.softplus(x + y) - pt.softplus(z)) + pt.exp(y) * (0.1 * pt.exp(-z))
+    ),
     "certain choice": lambda x, y, z: pt.switch(x > -5, x**3, y),
     "certain extremes": lambda x, y, z: pt.maximum(x, y - 9) ** 3 + abs(x + 9) * y,
 }
 ROWS = 400
 
 
-def drawn(seed, width):
+def drawn(seed):
+    """Return a generator, points, and gradients of at most one in length, in two dimensions."""
     rng = np.random.default_rng(seed)
     centres = rng.uniform(-1, 1, size=(3, ROWS))
-    directions = rng.uniform(0, 1, size=(3, ROWS))
-    return rng, centres, directions, width * directions
+    gradients = rng.uniform(-0.7, 0.7, size=(3, ROWS, 2))
+    return rng, centres, gradients
+
+
+def within(rng, gradients, longest=1.0):
+    """Return where inputs move along random directions, of which some are of the largest length."""
+    u = rng.normal(size=gradients.shape[1:])
+    u *= longest * rng.choice([1.0, 0.6], size=(len(u), 1)) / np.linalg.norm(u, axis=1)[:, None]
+    return np.einsum("eik,ik->ei", gradients, u)
 
 
 def coefficients(graph, inputs, at, along):
@@ -56,16 +75,15 @@ def coefficients(graph, inputs, at, along):
 @pytest.mark.parametrize("name", GRAPHS)
 def test_coefficients_are_bounded(name, width):
     inputs = [pt.vector(c, dtype="float64") for c in "xyz"]
-    rng, centres, directions, far = drawn(1, width)
-    values = [Enclosure(c - f, c + f) for c, f in zip(centres, far, strict=True)]
-    along = [Enclosure(-v, v) for v in directions]
+    rng, centres, gradients = drawn(1)
+    far = width * np.linalg.norm(gradients, axis=2)
     pieces = Pieces(GRAPHS[name](*inputs), inputs, [])
     joined, _ = pieces.joined(centres, np.empty((0, ROWS)), far, 4)
     bounds = [enclose_coefficient(pieces.loglik, inputs, k) for k in (1, 2, 3, 4)]
-    found = [bound(values, along, joined) for bound in bounds]
-    for _ in range(4):
-        at = centres + far * rng.uniform(-1, 1, size=centres.shape)
-        way = directions * rng.choice([-1.0, 1.0, 0.3], size=centres.shape)
+    found = [bound(centres, gradients, width, joined) for bound in bounds]
+    for _ in range(6):
+        at = centres + within(rng, gradients, width)
+        way = within(rng, gradients)
         exact = coefficients(GRAPHS[name], inputs, at, way)[1:]
         for size, most in zip(exact, found, strict=True):
             assert np.all(np.abs(size) <= most * (1 + 1e-9) + 1e-12)
@@ -77,8 +95,33 @@ def test_bounds_of_one_function_are_attained():
     x = pt.vector("x", dtype="float64")
     bound = enclose_coefficient(pt.exp(2 * x), [x], 3)
     at, v = np.linspace(-1, 1, 9), np.linspace(0.1, 1, 9)
-    found = bound([Enclosure(at - 0.1, at + 0.1)], [Enclosure(-v, v)], {})
-    np.testing.assert_allclose(found, np.exp(2 * (at + 0.1)) * 8 * v**3 / 6, rtol=1e-12)
+    found = bound([at], [v[:, None]], 0.1, {})
+    np.testing.assert_allclose(found, np.exp(2 * (at + 0.1 * v)) * 8 * v**3 / 6, rtol=1e-12)
+
+
+def test_of_terms_that_weigh_little_little_is_left():
+    """The third cumulant of two terms of which one has the weight p is p (1 - p) (1 - 2 p)."""
+    x = pt.vector("x", dtype="float64")
+    at = np.array([-12.0, -6.0, -2.0, 3.0])
+    p = expit(at)
+    exact = np.abs(p * (1 - p) * (1 - 2 * p)) / 6
+    for graph in (pt.logsumexp(pt.stack([x, 0 * x], axis=1), axis=1), pt.log(1 + pt.exp(x))):
+        sharp, near = (
+            enclose_coefficient(graph, [x], 3)([at], [np.ones((4, 1))], far, {})
+            for far in (0.0, 0.1)
+        )
+        assert np.all(exact <= sharp * (1 + 1e-12))
+        assert np.all(sharp <= 1.3 * np.fmax(exact, 0.02 * p))
+        assert np.all(near <= 1.7 * np.fmax(exact, 0.02 * p))
+
+
+def test_directions_are_of_length_one_together():
+    """Sums of inputs that move apart know that they do."""
+    inputs = [pt.vector(c, dtype="float64") for c in "xy"]
+    at, gradients = np.zeros((2, 1)), [np.array([[1.0, 0.0]]), np.array([[-1.0, 1e-3]])]
+    graph = pt.softplus(sum(inputs)) + pt.exp(inputs[0] + inputs[1])
+    [found] = enclose_coefficient(graph, inputs, 3)(at, gradients, 1.0, {})
+    assert 1e-9 / 6 < found < 2e-9 / 6
 
 
 BREAKS = {
@@ -99,8 +142,7 @@ def test_kinks_and_jumps_have_no_bounds(name):
     bound = enclose_coefficient(pieces.loglik, [x], 3)
     at = np.array([-0.5, 0.05, 0.5])
     joined, _ = pieces.joined(at[None], np.empty((0, 3)), np.full((1, 3), 0.1), 3)
-    along = [Enclosure(-np.ones(3), np.ones(3))]
-    found = bound([Enclosure(at - 0.1, at + 0.1)], along, joined)
+    found = bound([at], [np.ones((3, 1))], 0.1, joined)
     assert np.isinf(found[1])
     assert np.all(np.isfinite(found[[0, 2]])) == (name != "integer")
 
@@ -115,9 +157,7 @@ def test_two_forms_of_one_function_have_bounds():
     joined, smooth = pieces.joined(at[None], np.empty((0, 81)), far, 3)
     assert np.all(smooth)
     found, below, above = (
-        enclose_coefficient(graph, [x], 3)(
-            [Enclosure(at - 0.02, at + 0.02)], [Enclosure(-np.ones(81), np.ones(81))], joined
-        )
+        enclose_coefficient(graph, [x], 3)([at], [np.ones((81, 1))], 0.02, joined)
         for graph in (pieces.loglik, lower, upper)
     )
     ratio = norm.pdf(at) / norm.cdf(at)
@@ -150,18 +190,17 @@ def test_coefficients_of_incomplete_gamma_functions_are_bounded(graph, width):
     rng = np.random.default_rng(1)
     along = rng.uniform(0, 1, size=(2, ROWS))
     at = np.exp(rng.uniform([[-0.5], [-2.5]], [[4.5], [4.5]], size=(2, ROWS)))
-    along, far = along * np.minimum(1, at), width * along * np.minimum(1, at)
-    values = [Enclosure(c - f, c + f) for c, f in zip(at, far, strict=True)]
-    sharp = [Enclosure(-along[0], along[0]), None]
+    along = along * np.minimum(1, at)
+    gradients = along[..., None] * np.eye(2)[:, None]
     for order in (1, 2, 3, 4):
         bound = enclose_coefficient(graph(*inputs), inputs, order)
-        most = bound(values, [Enclosure(-v, v) for v in along], {})
+        most = bound(at, gradients, width, {})
         assert np.all(np.isfinite(most))
         for _ in range(4):
-            near = at + far * rng.uniform(-1, 1, size=at.shape)
-            way = along * rng.choice([-1.0, 1.0, 0.3], size=at.shape)
+            near, way = at + within(rng, gradients, width), within(rng, gradients)
             exact = incomplete(function, *near, way)[order]
             assert np.all(np.abs(exact) <= most * (1 + 1e-9) + 1e-8)
         if width == 0.0:
             exact = incomplete(function, *at, [along[0], 0 * at[1]])[order]
-            np.testing.assert_allclose(bound(values, sharp, {}), np.abs(exact), atol=1e-8)
+            sharp = bound(at, [gradients[0], None], 0.0, {})
+            np.testing.assert_allclose(sharp, np.abs(exact), atol=1e-8)

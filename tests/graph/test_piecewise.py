@@ -164,11 +164,11 @@ def test_nothing_is_known_of_ops_of_other_packages():
     hinge = Elemwise(Hinge(ps.upgrade_to_float, name="hinge"))
     assert not Pieces(hinge(x), [x], []).smooth_everywhere(np.zeros((0, 1)), 2)
     bound = Coefficients(hinge(x), [x], [], 2)
-    assert bound(np.array([[0.1]]), np.zeros((0, 1)), np.ones((1, 1)), 1.0) == np.inf
+    assert bound(np.array([[0.1]]), np.zeros((0, 1)), np.ones((1, 1, 1)), 1.0) == np.inf
     slope = pt.grad(hinge(x).sum(), x)
     derivative = pt.grad(slope.sum(), x, disconnected_inputs="ignore")
     bound = Coefficients(hinge(x), [x], [], 2, {(0, 0): derivative})
-    assert bound(np.array([[0.1]]), np.zeros((0, 1)), np.ones((1, 1)), 1.0) == np.inf
+    assert bound(np.array([[0.1]]), np.zeros((0, 1)), np.ones((1, 1, 1)), 1.0) == np.inf
 
 
 def test_guards_are_no_pieces():

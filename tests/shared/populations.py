@@ -10,19 +10,28 @@ import pymc as pm
 POPULATIONS = {}
 
 
-def population(*local, units):
-    """Keep a function that writes a model in its context, given random numbers, of some units."""
+def keeper(models):
+    """Return a decorator of functions that write a model in its context, kept in `models`.
 
-    def keep(function):
-        def make(units=units, seed=0):
-            with pm.Model() as model:
-                function(np.random.default_rng(seed), units)
-            return model
+    They take random numbers and how many units there are.
+    """
 
-        POPULATIONS[function.__name__] = make, local
-        return make
+    def named(*local, units):
+        def keep(function):
+            def make(units=units, seed=0):
+                with pm.Model() as model:
+                    function(np.random.default_rng(seed), units)
+                return model
 
-    return keep
+            models[function.__name__] = make, local
+            return make
+
+        return keep
+
+    return named
+
+
+population = keeper(POPULATIONS)
 
 
 def expit(x):

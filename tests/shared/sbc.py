@@ -3,7 +3,8 @@
 Parameters are drawn from the prior, rows from the model given them, and the posterior is sampled
 through the step. The rank of each parameter among its draws, and of the rows' log-likelihood
 among its values at the draws, is then uniform if and only if the draws come from the posterior.
-Every model is compiled once and driven with the rows of each replication.
+Of draws that equal the truth, a random number count as smaller. Every model is compiled once and
+driven with the rows of each replication.
 """
 
 from collections.abc import Callable
@@ -300,7 +301,9 @@ def ranked(problem: Problem, posterior: Callable, replications: int, seed: int) 
 
         draws = [_quantities(problem, point, data) for point in points]
         for key, value in _quantities(problem, truth, data).items():
-            ranks.setdefault(key, []).append(sum(draw[key] < value for draw in draws))
+            below = sum(draw[key] < value for draw in draws)
+            ties = sum(draw[key] == value for draw in draws)  # of discrete variables
+            ranks.setdefault(key, []).append(below + int(rng.integers(ties + 1)))
     return Calibration(
         {key: np.array(values) for key, values in ranks.items()},
         float(np.mean(sizes)),

@@ -1,10 +1,11 @@
-"""Simulation-based calibration of models with effects of 500 units, which the step integrates out.
+"""Simulation-based calibration of models with variables of 500 units, which are integrated out.
 
 As in `sbc`, by `pm.sample` on the model as it is written, so that each data set has its reference,
 its nodes and its draws of effects.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -17,6 +18,7 @@ from scipy.special import expit
 import pymc_subsample as pms
 from pymc_subsample.model import TallModelError
 from pymc_subsample.units import sampled
+from pymc_subsample.units.unit_densities import UnitFunctions
 
 UNITS = 500
 # Ranks are uniform of draws that are nearly independent: autocorrelated ones are at both ends.
@@ -88,6 +90,42 @@ def _poisson() -> Problem:
     return Problem(prior, rows, loglik, model, ("level", "mean", "scale", "slope[0]"))
 
 
+def _classes() -> Problem:
+    """A class of each unit, of two."""
+
+    def prior(rng):
+        share = rng.beta(2, 2)
+        return {
+            "share": share,
+            "level": rng.normal(),
+            "gap": rng.lognormal(0.5, 0.4),
+            "b": rng.normal(),
+            "kind": rng.random(UNITS) < share,
+        }
+
+    def eta(point, x):
+        return point["level"] + point["gap"] * point["kind"][_unit] + point["b"] * x
+
+    def rows(rng, point):
+        x = rng.normal(size=len(_unit))
+        return {"x": x, "y": rng.binomial(1, expit(eta(point, x)))}
+
+    def loglik(point, x, y):
+        at, kind, share = eta(point, x), point["kind"], point["share"]
+        own = np.sum(kind * np.log(share) + (1 - kind) * np.log1p(-share))
+        return own + np.sum(y * at - np.logaddexp(0, at))
+
+    def model(x, y):
+        with pm.Model() as model:
+            share, level = pm.Beta("share", 2, 2), pm.Normal("level")
+            gap, b = pm.LogNormal("gap", 0.5, 0.4), pm.Normal("b")
+            kind = pm.Bernoulli("kind", share, shape=UNITS)
+            pm.Bernoulli("y", logit_p=level + gap * kind[_unit] + b * x, observed=y)
+        return model
+
+    return Problem(prior, rows, loglik, model, ("share", "level", "gap", "b", "kind[0]"))
+
+
 def _holes() -> Problem:
     """A covariate that is missing in two rows of five, of rows and not of units."""
     gone = np.random.default_rng(1).random(UNITS) < 0.4
@@ -128,6 +166,7 @@ def _holes() -> Problem:
 PROBLEMS = {
     "logistic": _logistic(),
     "poisson with slopes": _poisson(),
+    "classes": _classes(),
     "covariate with holes": _holes(),
 }
 
@@ -155,14 +194,33 @@ def _posterior(problem: Problem, data: dict, seed: int):
     return points, float(read.mean()), float(noise.mean())
 
 
-def calibrate(name: str, replications: int, *, n_nodes: int | None = None) -> Calibration:
-    """Ranks of prior draws among draws of `HMCECS`, with `n_nodes` per dimension if given."""
+def counted_twice(functions: UnitFunctions) -> tuple[np.ndarray, np.ndarray]:
+    """Return states of discrete variables and their weights, of which the last is too large."""
+    states, log_weights = _all_states(functions)
+    log_weights = log_weights.copy()
+    log_weights[-1] += np.log(2)
+    return states, log_weights
+
+
+_all_states = UnitFunctions.all_states.fget
+
+
+def calibrate(
+    name: str, replications: int, *, n_nodes: int | None = None, states: Callable = _all_states
+) -> Calibration:
+    """Ranks of prior draws among draws of `HMCECS`.
+
+    With `n_nodes` per dimension, if given, and `states` of discrete variables.
+    """
     logging.getLogger("pymc").setLevel(logging.ERROR)
     problem, without_local = PROBLEMS[name], sampled.without_local
 
-    def of_nodes(reading, grouping, chosen, rng):
-        return without_local(reading, grouping, n_nodes or chosen, rng)
+    def of_nodes(reading, grouping, chosen, rng, *rest):
+        return without_local(reading, grouping, n_nodes or chosen, rng, *rest)
 
-    with patch.object(sampled, "without_local", of_nodes):
+    with (
+        patch.object(sampled, "without_local", of_nodes),
+        patch.object(UnitFunctions, "all_states", property(states)),
+    ):
         found = ranked(problem, lambda data, r: _posterior(problem, data, r), replications, 1)
     return replace(found, bins=BINS)

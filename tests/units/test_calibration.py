@@ -1,7 +1,7 @@
-"""Draws of shared variables and of an effect are calibrated where 500 units are integrated out."""
+"""Draws of shared variables and of one unit's are calibrated where 500 units are integrated out."""
 
 import pytest
-from sbc_units import PROBLEMS, calibrate
+from sbc_units import PROBLEMS, calibrate, counted_twice
 
 ERROR_RATE = 1e-5
 REPLICATIONS = 96  # 12 expected in each of 8 bins
@@ -10,14 +10,19 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_shared_variables_and_an_effect_are_calibrated(problem):
+def test_shared_variables_and_one_of_a_unit_are_calibrated(problem):
     found = calibrate(problem, REPLICATIONS)
     assert found.p_value() > ERROR_RATE
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("problem", [name for name in PROBLEMS if name != "classes"])
 def test_integrals_of_one_node_are_noticed(problem):
     # Of what is missing two rows of five tell, and others are as they should be.
     share = 2 if problem == "covariate with holes" else 4
     found = calibrate(problem, REPLICATIONS // share, n_nodes=1)
+    assert found.p_value() < ERROR_RATE
+
+
+def test_a_state_that_counts_twice_is_noticed():
+    found = calibrate("classes", REPLICATIONS // 4, states=counted_twice)
     assert found.p_value() < ERROR_RATE
