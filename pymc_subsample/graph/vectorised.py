@@ -10,6 +10,7 @@ from pytensor.graph.traversal import toposort
 from pytensor.tensor.basic import Alloc, Join
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pymc_subsample.graph.concrete import depends_on
@@ -37,8 +38,8 @@ def vectorised(output: Variable, replaced: Mapping[Variable, Variable], front: i
     """Put arrays with so many more axes in front in the place of inputs.
 
     PyTensor does so, but for loops over all that is in front: in their place, tables of which rows
-    pick by an index of their own are indexed by the larger index, and what is joined, or fills an
-    array, is as large in front as it must be.
+    pick by an index of their own are indexed by the larger index, what is joined, or fills an
+    array, is as large in front as it must be, and lengths stay numbers.
     """
     memo = dict(replaced)
     for node in toposort([output], blockers=list(memo)):
@@ -49,11 +50,21 @@ def vectorised(output: Variable, replaced: Mapping[Variable, Variable], front: i
             new = _joined(node, vectorize_graph(list(node.inputs), memo), front)
         elif isinstance(node.op, Alloc):
             new = _filled(node, vectorize_graph(node.inputs[0], memo), front)
+        elif isinstance(node.op, Shape | Shape_i):
+            new = _lengths(node, vectorize_graph(node.inputs[0], memo))
         else:
             continue
         if new is not None:
             memo[node.outputs[0]] = new
     return vectorize_graph(output, memo)
+
+
+def _lengths(node: Apply, x: Variable) -> Variable | None:
+    """Return lengths behind what is in front, which are the same for all of it."""
+    lengths = x.type.shape[x.type.ndim - node.inputs[0].type.ndim :]
+    if None in lengths:
+        return None
+    return pt.constant(np.array(lengths if isinstance(node.op, Shape) else lengths[node.op.i]))
 
 
 def _filled(node: Apply, value: Variable, front: int) -> Variable | None:

@@ -13,7 +13,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 import pymc_subsample as pms
-from pymc_subsample.model import TallModelError
+from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.units.choosing import sums_over_all
 
 ordered = pm.distributions.transforms.ordered
@@ -82,8 +82,22 @@ def two_at_once(units, rows):
     return model
 
 
+def labels(units, rows):
+    """What several raters, each with mistakes of their own, make of an item."""
+    rng = np.random.default_rng(6)
+    item, rater = np.repeat(np.arange(units), rows), np.tile(np.arange(rows), units)
+    with pm.Model() as model:
+        w = pm.Dirichlet("w", np.full(3, 2.0))
+        told = pm.Dirichlet("told", 1 + 4 * np.eye(3), shape=(rows, 3, 3))
+        kind = pm.Categorical("kind", w, shape=units)
+        label = (rng.integers(0, 3, units)[item] + (rng.random(len(item)) < 0.3)) % 3
+        pm.Categorical("label", told[rater, kind[item]], observed=label)
+    return model
+
+
 MODELS = {f.__name__: f for f in
-          (latent_classes, classes_by_a_column, occupancy, inflated, two_at_once)}  # fmt: skip
+          (latent_classes, classes_by_a_column, occupancy, inflated, two_at_once, labels)
+          }  # fmt: skip
 
 
 def every_state(model):
@@ -150,6 +164,19 @@ def test_units_sum_over_all_states_and_draw_each_with_its_probability(name):
     some = expected > 5
     statistic = np.sum((observed - expected)[some] ** 2 / expected[some])
     assert stats.chi2.sf(statistic, some.sum()) > 1e-4
+
+
+@pytest.mark.costly(cases=1)
+def test_rows_that_are_picked_by_their_number_are_read_by_units():
+    """The density of a Categorical picks by the numbers of rows, whose length units know."""
+    marginal = pms.marginalize(labels(40, 4))
+    tall, logp = TallModel(marginal), marginal.compile_logp()
+    assert tall.n_rows == 40
+    rng = np.random.default_rng(7)
+    for point in points_near_the_start(marginal, rng, 3):
+        theta = tall.ravel(point)
+        found = tall.logprior(theta) + tall.row_loglik(theta, slice(None)).sum()
+        assert found == pytest.approx(float(logp(point)), rel=1e-10)
 
 
 @pytest.mark.slow
