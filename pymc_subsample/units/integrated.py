@@ -85,6 +85,7 @@ def add_units(new: pm.Model, marginal: Marginal, stored: Storing | None = None) 
     graphs = marginal.functions.graphs
     shared = {v: _tensor(new[name]) for name, v in graphs.shared.items()}
     name = " ".join(graphs.grouping.names)
+    kept = {v.name for v in [*new.observed_RVs, *new.potentials]}  # Potentials below take names.
     for table in tables(marginal.functions, marginal.integral.per_dimension):
         few = table.of(_CHECKED)
         own = marginal.at(few.units)
@@ -111,7 +112,6 @@ def add_units(new: pm.Model, marginal: Marginal, stored: Storing | None = None) 
         pm.Potential(label, rebuild([rows.output], {**columns, **shared})[0])
     # What is dropped with a local variable that it does not read: a part of a potential, or a row
     # of what is known of a column that has missing values elsewhere.
-    kept = {v.name for v in [*new.observed_RVs, *new.potentials]}
     for i, part in enumerate(graphs.reading.terms):
         if part.name not in kept and i not in graphs.grouping.index:
             memo: dict[Variable, Variable] = {
