@@ -103,12 +103,12 @@ def add_units(new: pm.Model, marginal: Marginal, stored: Storing | None = None) 
         if graphs.conditions:
             term = _CONDITION(term, pt.all(pt.stack(graphs.conditions)))
         pm.Potential(label, rebuild([term], dict(shared))[0])
-    for called, rows in graphs.others:
+    for k, (called, rows) in enumerate(graphs.others):
         columns = {
             v: pytensor.shared(c.array, name=f"{called}, {v.name}", shape=c.array.shape)
             for v, c in rows.columns.items()
         }
-        label = called if called not in new.named_vars else f"{called}: other rows"
+        label = called if called not in new.named_vars else f"{called}: other rows {k}"
         pm.Potential(label, rebuild([rows.output], {**columns, **shared})[0])
     # What is dropped with a local variable that it does not read: a part of a potential, or a row
     # of what is known of a column that has missing values elsewhere.
