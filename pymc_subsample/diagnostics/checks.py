@@ -162,7 +162,8 @@ def amount(value: float, digits: int = 3) -> str:
     if not np.isfinite(value):
         return "not finite"
     rounded = float(f"{value:.{digits}g}")
-    whole = abs(rounded) >= 1e3 and rounded.is_integer()
+    # Beyond, doubles have no digits that tell whole numbers apart.
+    whole = 1e3 <= abs(rounded) < 2**53 and rounded.is_integer()
     return f"{rounded:,.0f}" if whole else f"{rounded:.{digits}g}"
 
 

@@ -181,8 +181,8 @@ class _Jets(Scalars):
                 return [x[1]]
             case "Switch":
                 found, nothing = self._switch(x), self._number(-np.inf)
-                if not x[0].fixed or not self._positive(x[1:]):
-                    return [found]
+                if found in x or not x[0].fixed or not self._positive(x[1:]):
+                    return [found]  # the same in all rows, with terms of its own
                 terms = [self._call(pt.switch, x[0], t, nothing) for t in self._terms(x[1])]
                 terms += [self._call(pt.switch, x[0], nothing, t) for t in self._terms(x[2])]
                 return [found.of_terms(terms)]

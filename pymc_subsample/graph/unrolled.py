@@ -104,19 +104,24 @@ def _unrolled(
         return None
     steps = int(inputs[0].data)
     if not (info.n_mit_sot or info.n_sit_sot or info.n_untraced_sit_sot):
-        return _at_once(node, inputs, steps, again)
+        found = _at_once(node, inputs, steps, again)
+        if found is not None:
+            return found
     return _one_by_one(node, inputs, steps, again) if steps <= LONGEST else None
 
 
 def _at_once(
     node: Apply, inputs: Sequence[Variable], steps: int, again: Again
-) -> list[list[Variable] | Variable]:
+) -> list[list[Variable] | Variable] | None:
+    """Return what all steps make, or None if one may make longer arrays than another."""
     op = node.op
     sequences = [s[:steps] for s in op.outer_seqs(inputs)]
     each = [s.type.clone(shape=s.type.shape[1:])() for s in sequences]
     memo = dict(zip(op.inner_inputs, [*each, *op.outer_non_seqs(inputs)], strict=True))
     replaced = dict(zip(each, sequences, strict=True))
     found = again(op.inner_outputs, memo)
+    if any(None in getattr(v.type, "shape", ()) for v in depends_on(found, each)):
+        return None
     every = [vectorised(v, replaced, 1) for v in found]
     return [
         new if new.type.ndim > v.type.ndim

@@ -49,7 +49,8 @@ def vectorised(output: Variable, replaced: Mapping[Variable, Variable], front: i
         elif isinstance(node.op, Join):
             new = _joined(node, vectorize_graph(list(node.inputs), memo), front)
         elif isinstance(node.op, Alloc):
-            new = _filled(node, vectorize_graph(node.inputs[0], memo), front)
+            value, *shape = vectorize_graph(list(node.inputs), memo)
+            new = _filled(node, value, shape, front)
         elif isinstance(node.op, Shape | Shape_i):
             new = _lengths(node, vectorize_graph(node.inputs[0], memo))
         else:
@@ -67,12 +68,12 @@ def _lengths(node: Apply, x: Variable) -> Variable | None:
     return pt.constant(np.array(lengths if isinstance(node.op, Shape) else lengths[node.op.i]))
 
 
-def _filled(node: Apply, value: Variable, front: int) -> Variable | None:
+def _filled(node: Apply, value: Variable, shape: Sequence[Variable], front: int) -> Variable | None:
     missing = node.outputs[0].type.ndim - node.inputs[0].type.ndim
     if value.type.ndim == node.inputs[0].type.ndim or None in value.type.shape[:front]:
         return None
     order = [*range(front), *["x"] * missing, *range(front, value.type.ndim)]
-    return pt.alloc(value.dimshuffle(order), *value.type.shape[:front], *node.inputs[1:])
+    return pt.alloc(value.dimshuffle(order), *value.type.shape[:front], *shape)
 
 
 def _joined(node: Apply, parts: list[Variable], front: int) -> Variable | None:
@@ -98,12 +99,20 @@ def _indexed(node: Apply, table: Variable, index: list[Variable], front: int) ->
     whole = all(e == slice(None) for i, e in enumerate(entries) if i not in arrays)
     if not whole or arrays != list(range(first, last + 1)):
         return None
+    # What is in front stays in front of as many axes as the largest index has.
+    core = max(e.type.ndim for e in node.inputs[1:])
+    index = [
+        new if new.type.ndim == old.type.ndim
+        else new.dimshuffle(
+            *range(front), *["x"] * (core - old.type.ndim), *range(front, new.type.ndim)
+        )
+        for new, old in zip(index, node.inputs[1:], strict=True)
+    ]  # fmt: skip
     if table.type.ndim == node.inputs[0].type.ndim:
         new = AdvancedSubtensor(node.op.idx_list)(table, *index)
         return pt.moveaxis(new, range(first, first + front), range(front))
     if first:
         return None
-    core = max(e.type.ndim for e in node.inputs[1:])
     own = [
         pt.arange(table.type.shape[i]).dimshuffle(
             [0 if i == j else "x" for j in range(front + core)]

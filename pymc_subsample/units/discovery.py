@@ -224,7 +224,8 @@ def _read_by(
         if reads_disk(entry, reading.arrays):
             index = (runs := _runs(reading, entry, levels)).levels
         else:
-            [index] = evaluate([entry], reading.arrays)
+            # Types of codes may have no room for the number of levels.
+            index = evaluate([entry], reading.arrays)[0].astype(np.int64)
         if entry.name != PLACES:
             _refuse_outside(reading, value, index, levels)
             index = np.where(index < 0, index + levels, index)

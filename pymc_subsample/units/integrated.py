@@ -85,6 +85,7 @@ def add_units(new: pm.Model, marginal: Marginal, stored: Storing | None = None) 
     graphs = marginal.functions.graphs
     shared = {v: _tensor(new[name]) for name, v in graphs.shared.items()}
     name = " ".join(graphs.grouping.names)
+    kept = {v.name for v in [*new.observed_RVs, *new.potentials]}  # Potentials below take names.
     for table in tables(marginal.functions, marginal.integral.per_dimension):
         few = table.of(_CHECKED)
         own = marginal.at(few.units)
@@ -102,16 +103,15 @@ def add_units(new: pm.Model, marginal: Marginal, stored: Storing | None = None) 
         if graphs.conditions:
             term = _CONDITION(term, pt.all(pt.stack(graphs.conditions)))
         pm.Potential(label, rebuild([term], dict(shared))[0])
-    for called, rows in graphs.others:
+    for k, (called, rows) in enumerate(graphs.others):
         columns = {
             v: pytensor.shared(c.array, name=f"{called}, {v.name}", shape=c.array.shape)
             for v, c in rows.columns.items()
         }
-        label = called if called not in new.named_vars else f"{called}: other rows"
+        label = called if called not in new.named_vars else f"{called}: other rows {k}"
         pm.Potential(label, rebuild([rows.output], {**columns, **shared})[0])
     # What is dropped with a local variable that it does not read: a part of a potential, or a row
     # of what is known of a column that has missing values elsewhere.
-    kept = {v.name for v in [*new.observed_RVs, *new.potentials]}
     for i, part in enumerate(graphs.reading.terms):
         if part.name not in kept and i not in graphs.grouping.index:
             memo: dict[Variable, Variable] = {

@@ -214,6 +214,7 @@ def at_rows(
         value = np.take(arrays[old] if old in arrays else evaluate([old], arrays)[0], some, axis)
         name = old.name
         if old in lengths and axis == 0:
+            value = value.astype(np.int64)  # -1 is no number of some, nor a length of others
             value = value if name == PLACES else np.where(value < 0, value + lengths[old], value)
             value = np.where((rows >= 0).reshape(-1, *[1] * (value.ndim - 1)), value, -1)
             name = PLACES

@@ -37,6 +37,15 @@ def test_holds_is_false_for_numbers_that_are_none():
     assert not any(rule.holds(np.nan) for rule in RULES)
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.12345, "0.123"), (123456.0, "123,000"), (-1999.6, "-2,000"), (1.2345e25, "1.23e+25"),
+     (np.inf, "not finite")],
+)  # fmt: skip
+def test_amounts_have_no_more_digits_than_are_known(value, said):
+    assert checks.amount(value) == said
+
+
 SEARCH = SimpleNamespace(starts=9, images=4)
 
 

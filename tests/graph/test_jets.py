@@ -38,6 +38,9 @@ GRAPHS = {
     "classes": lambda x, y, z: pt.log(
         pt.exp(pt.softplus(x + y) - pt.softplus(z)) + pt.exp(y) * (0.1 * pt.exp(-z))
     ),
+    "certain choice of a number": lambda x, y, z: pt.log(
+        pt.switch(MASK[0, 1:2], pt.exp(x), 2.0) * pt.exp(y) + pt.exp(z)
+    ),
     "certain choice": lambda x, y, z: pt.switch(x > -5, x**3, y),
     "certain extremes": lambda x, y, z: pt.maximum(x, y - 9) ** 3 + abs(x + 9) * y,
 }

@@ -16,6 +16,7 @@ T, J = 5, 3
 b = pt.vector("b", shape=(2,))
 x = np.random.default_rng(1).normal(size=(T, J))
 X = pt.as_tensor(x)
+LENGTHS = pt.as_tensor(np.array([1, 3, 2, 0, 2]))
 
 
 def loop(step, sequences=(), states=None, others=(b,), **given):
@@ -66,6 +67,7 @@ LOOPS = {
     "no states": loop(lambda x, b: pt.exp(x * b[0]).sum() + x[:2] @ b, [X]),
     "alike in all steps": loop(lambda x, b: (x * b[0], b * 2), [X])[1] + X.sum(),
     "a loop within": loop(of_a_column, [X.T]),
+    "steps of different lengths": loop(lambda x, n, b: (x * b[0])[:n].sum(), [X, LENGTHS]),
     "steps indexed by data": loop(carried, [X], [pt.zeros(J)])[
         np.array([4, 0, 2]), np.arange(J)
     ],

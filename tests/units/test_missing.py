@@ -13,7 +13,9 @@ from scipy import integrate, stats
 import pymc_subsample as pms
 from pymc_subsample import TallModelError
 from pymc_subsample.results.loo.units import UnitsLeftOut
+from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.marginal import integrals_of
+from pymc_subsample.units.reading import read
 from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.unread import UnreadDraws, unread
 
@@ -636,6 +638,41 @@ def test_spellings_of_what_is_missing_are_one(spelling):
     models = known, written(by_hand)
     one, other = (pms.marginalize(model, n_nodes=7) for model in models)
     assert log_likelihood(one, point) == pytest.approx(log_likelihood(other, point), abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+def test_rows_with_holes_read_groups_by_codes_of_any_type(dtype):
+    rng, _, x, _, y = data()
+    x, z = holes(rng, x), holes(rng, x)
+    codes = (np.arange(N) % 10).astype(dtype)
+    with pm.Model() as model:
+        level = pm.Normal("level", shape=10)
+        first = pm.Normal("x", level[codes], observed=x)
+        second = pm.Normal("z", first + level[codes], observed=z)
+        pm.Normal("y", first + second, observed=y)
+    [grouping], _ = find_groupings(read(model))
+    assert sorted(grouping.names) == ["x_unobserved", "z_unobserved"]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_parts_of_a_potential_that_do_not_read_what_is_missing_stay(together):
+    rng, _, x, _, y = data()
+    x, w = holes(rng, x), rng.normal(size=N)
+    gone = np.isnan(x)
+    with pm.Model() as model:
+        b, c = pm.Normal("b"), pm.Normal("c")
+        new = pm.Normal("new", shape=int(gone.sum()))
+        column = pt.set_subtensor(pt.as_tensor(np.nan_to_num(x))[gone], new)
+        reads = pm.logp(pm.Normal.dist(b * column), y).sum()
+        other = pm.logp(pm.Normal.dist(c), w).sum()
+        pm.Potential("p", reads + other if together else reads)
+        if not together:
+            pm.Potential("q", other)
+    variance = np.where(gone, 1 + 0.3**2, 1)
+    expected = stats.norm.logpdf(y, np.where(gone, 0, 0.3 * x), np.sqrt(variance)).sum()
+    expected += stats.norm.logpdf(w, 0.5).sum()
+    marginal = pms.marginalize(model, n_nodes=15)
+    assert log_likelihood(marginal, {"b": 0.3, "c": 0.5}) == pytest.approx(expected, abs=1e-4)
 
 
 def test_rows_without_what_is_missing_cost_no_integral():

@@ -30,6 +30,17 @@ def functions_of(model, names):
     return UnitFunctions(unit_graphs(standardised(reading, grouping.names), grouping))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int64"])
+def test_codes_may_have_no_room_for_the_number_of_levels(dtype):
+    with pm.Model() as model:
+        a = pm.Normal("a", pm.Normal("mean"), 1, shape=300)
+        pm.Normal("y", a[g.astype(dtype)], 1, observed=y)
+    [grouping], _ = find_groupings(read(model))
+    [index] = grouping.index.values()
+    assert grouping.levels == 300
+    np.testing.assert_array_equal(index, g)
+
+
 @pytest.mark.costly(cases=6)
 @pytest.mark.parametrize("name", PANELS)
 def test_local_variables_are_found_with_the_density_of_the_model(name):
