@@ -138,9 +138,16 @@ class _Gather:
     def __init__(self, dependent: set[Variable], arrays: Mapping[Variable, np.ndarray]):
         self.node: Apply | None = None
         self._dependent, self._arrays = dependent, arrays
+        self._tables: dict[Variable, Variable | None] = {}
 
     def table(self, var: Variable) -> Variable | None:
         """Return the table of which an affine graph is the gather; None where it is not one."""
+        # Steps of a recursion are read twice each: without this, time doubles with each step.
+        if var not in self._tables:
+            self._tables[var] = self._table(var)
+        return self._tables[var]
+
+    def _table(self, var: Variable) -> Variable | None:
         if self._picks(var.owner):
             return var.owner.inputs[0]
         if not var.type.ndim:
