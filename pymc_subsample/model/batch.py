@@ -9,6 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.scalar.basic import ScalarType
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.reshape import SplitDims
@@ -76,8 +77,13 @@ def batch_graph(
     whole = [i for i in whole if i not in axes and not isinstance(i, Constant)]
     fixed = [i for i in whole if i not in dependent]
     bases = _parameter_bases([i for i in whole if i in dependent], dependent, fixed)
-    parameters = {tensor_input(v.name, v.type.dtype, v.type.shape): v for v in bases}
-    memo |= {old: new for new, old in parameters.items()}
+    inputs = {v: tensor_input(v.name, v.type.dtype, v.type.shape) for v in bases}
+    memo |= inputs
+    # A condition of a check is a number that is no tensor.
+    parameters = {
+        new: pt.tensor_from_scalar(v) if isinstance(v.type, ScalarType) else v
+        for v, new in inputs.items()
+    }
     fixed = list(dict.fromkeys(fixed))
     for var, value in zip(fixed, evaluate(fixed, arrays), strict=True):
         memo[var] = pt.constant(np.asarray(value, dtype=var.type.dtype))

@@ -110,7 +110,7 @@ def choose_nodes(
         for n in _LADDER if per_dimension is None else (per_dimension,):
             cost = _cost(few.graphs.most, n, steps)
             many = n > _LADDER[0] and len(nodes(few.graphs.most, n)[0]) > _MOST_NODES
-            if many or cost >= least:
+            if (many and per_dimension is None) or cost >= least:
                 break
             each = differences(at, n) - exact(n)
             each = np.where(np.isnan(each), np.inf, each)

@@ -14,6 +14,7 @@ from scipy import stats
 import pymc_subsample as pms
 from pymc_subsample.graph.unrolled import LONGEST
 from pymc_subsample.model import TallModel
+from pymc_subsample.units.sampled import units_of
 
 J, T = 30, 4
 rng = np.random.default_rng(3)
@@ -302,3 +303,21 @@ def test_draws_of_hidden_states():
     for k in range(2):
         assert_moments(idata["posterior"]["leave"][..., k], mean[k], sd[k])
         assert_moments(idata["posterior"]["mean"][..., k], mean[2 + k], sd[2 + k])
+
+
+def test_checks_of_what_rows_pick_are_conditions():
+    """PyMC checks parameters of a distribution; states that are ordered are put together."""
+    y = np.random.default_rng(8).poisson(2.0, (6, 30))
+    with pm.Model() as model:
+        rate = pm.Gamma(
+            "rate", 2, 1, shape=2, initval=[1.0, 3.0],
+            transform=pm.distributions.transforms.ordered,
+        )  # fmt: skip
+        emission = pm.logp(pm.Poisson.dist(rate), pt.as_tensor(y)[:, :, None])
+        pm.Potential("units", pt.logsumexp(emission[1:].sum(axis=0) + emission[0], axis=1).sum())
+    assert not units_of(model, "auto", "HMCECS", None)
+    tall, logp = TallModel(model), model.compile_logp()
+    assert tall.n_rows == 30
+    theta = tall.ravel(model.initial_point())
+    found = tall.logprior(theta) + tall.row_loglik(theta, slice(None)).sum()
+    assert found == pytest.approx(float(logp(model.initial_point())), rel=1e-12)

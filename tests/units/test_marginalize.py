@@ -198,6 +198,21 @@ def test_any_spelling_has_its_marginal_model(name):
 
 
 @pytest.mark.costly
+def test_more_nodes_than_are_chosen_may_be_asked_for():
+    """By 45 nodes for each of two variables, and by 21, the density is the same."""
+    index, rng = np.repeat(np.arange(60), 5), np.random.default_rng(2)
+    x, outcome = rng.normal(size=300), rng.integers(0, 2, 300)
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 1, shape=2)
+        u, v = pm.Normal("u", shape=60), pm.Normal("v", shape=60)
+        eta = pm.Normal("a") + scale[0] * u[index] + scale[1] * v[index] * x
+        pm.Bernoulli("y", logit_p=eta, observed=outcome)
+    many, few = (pms.marginalize(model, ["u", "v"], n_nodes=n) for n in (45, 21))
+    for [point] in (points(few, spread=0.1, n=1), points(few, spread=0.3, n=1)):
+        assert log_density(many)(point) == pytest.approx(log_density(few)(point), abs=1e-4)
+
+
+@pytest.mark.costly
 def test_units_of_one_three_and_hundreds_of_rows():
     sizes = [1] * 20 + [3] * 20 + [300] * 3
     index = np.repeat(np.arange(len(sizes)), sizes)

@@ -190,7 +190,8 @@ def test_variables_and_groups_of_the_result_can_be_chosen(model, step):
 
 
 @pytest.mark.parametrize("bar", ["combined", "split", "combined+stats", "split+stats"])
-def test_progress_bars(model, step, bar, capsys):
+def test_progress_bars(model, step, bar, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")  # in narrow terminals fewer columns are shown
     pm.sample(3, tune=3, chains=2, cores=1, step=step, model=model, progressbar=bar)
     shown = capsys.readouterr().out
     assert ("Step" in shown) == ("16.6" in shown) == ("stats" in bar)
