@@ -202,8 +202,10 @@ class _Jets(Scalars):
         return known and any(e.terms for e in x)
 
     def _terms(self, x: Jet) -> Sequence[Jet]:
-        """Return logarithms of the exponentials that a jet is a sum of."""
-        return x.terms or [self._constant(applied(pt.log.scalar_op, [x.value])[0])]
+        """Return logarithms of the exponentials that a jet is a sum of; a number is one of them."""
+        if x.terms and not x.fixed:
+            return x.terms
+        return [self._constant(applied(pt.log.scalar_op, [x.value])[0])]
 
     @staticmethod
     def _series(coefficients: Iterable[Enclosure | None], slope: Slope) -> Jet:

@@ -76,10 +76,19 @@ def negative_codes(concrete: ConcreteGraph, lengths: Collection[int], model: pm.
         value = evaluate([index], concrete.arrays)[0] if value is None else value
         if value.min(initial=0) < 0 and _is_read(concrete, node, axis, index):
             table = node.inputs[0]
-            length = table.type.shape[axis]
+            length = _length(concrete, table, axis)
             said = f"{_name(names, index in concrete.arrays, value)}{_where(value, lengths)}"
             found.setdefault((said, length), []).extend(_entries(table, length, concrete, model))
     return [_told(*key, entries) for key, entries in found.items()]
+
+
+def _length(concrete: ConcreteGraph, table: Variable, axis: int) -> int:
+    """Return how many entries a table has along an axis: what loops make does not say."""
+    length = table.type.shape[axis]
+    if length is None:
+        point = {v: np.zeros(v.type.shape, v.type.dtype) for v in concrete.values}
+        length = int(evaluate([pt.shape(table)[axis]], concrete.arrays | point)[0])
+    return length
 
 
 def _is_read(concrete: ConcreteGraph, node: Apply, axis: int, index: Variable) -> bool:
@@ -88,7 +97,7 @@ def _is_read(concrete: ConcreteGraph, node: Apply, axis: int, index: Variable) -
     It makes none in ``switch(code >= 0, z[code], 0)``. What cannot be evaluated is taken to.
     """
     table, *entries = node.inputs
-    length = table.type.shape[axis]
+    length = _length(concrete, table, axis)
     longer = pt.concatenate([table, pt.take(table, [length - 1], axis) + 1], axis)
     moved = [pt.switch(e < 0, length, e) if unconverted(e) is index else e for e in entries]
     read = apply_op(node.op, [longer, *moved])

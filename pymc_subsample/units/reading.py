@@ -24,7 +24,7 @@ from pymc_subsample.graph.nodes import lower_factor
 from pymc_subsample.graph.unrolled import without_loops
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.binding import bound, placed
-from pymc_subsample.model.discovery import full_data_model, refuse_masked, row_terms
+from pymc_subsample.model.discovery import full_data_model, refuse_masked, row_terms, unfitting
 from pymc_subsample.model.indices import negative_codes
 from pymc_subsample.model.parameter_checks import split_checks
 from pymc_subsample.model.row_sets import sets_side_by_side
@@ -98,15 +98,20 @@ def read(model: pm.Model, columns: Mapping[Variable, Any] = MappingProxyType({})
     observed, free = row_terms(model, None), list(model.free_RVs)
     found = {rv.name: _form(rv) for rv in free if model.rvs_to_transforms[rv] is None}
     forms = {name: form for name, form in found.items() if form is not None}
-    graphs = [
-        *model.logp(vars=list(observed.values()), sum=False),
-        *model.logp(vars=free, sum=False),
-        *model.replace_rvs_by_values(
-            [*free, *(v for form in forms.values() for v in form), *model.deterministics]
-        ),
-    ]
-    graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
-    concrete = concretize(graphs, model.value_vars, model.initial_point(), columns)
+    try:
+        graphs = [
+            *model.logp(vars=list(observed.values()), sum=False),
+            *model.logp(vars=free, sum=False),
+            *model.replace_rvs_by_values(
+                [*free, *(v for form in forms.values() for v in form), *model.deterministics]
+            ),
+        ]
+        graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
+        concrete = concretize(graphs, model.value_vars, model.initial_point(), columns)
+    except ValueError as error:
+        if columns or "shape" not in str(error).lower():
+            raise
+        raise unfitting(model, observed, error) from error
     outputs = without_loops(concrete.outputs, concrete.values, concrete.arrays)
     for name, graph in zip(observed, outputs, strict=False):
         if None in graph.type.shape:

@@ -10,7 +10,7 @@ from scipy.stats import norm
 from pymc_subsample.graph.jets import enclose_coefficient
 from pymc_subsample.graph.piecewise import Pieces
 
-MASK = np.array([[True, False, True]])
+MASK, EVERY = np.array([[True, False, True]]), np.array([True])
 GRAPHS = {
     "products": lambda x, y, z: x * y * z - x**2 * y,
     "quotients": lambda x, y, z: x / (2 + y**2) - 1 / (3 + z),
@@ -40,6 +40,9 @@ GRAPHS = {
     ),
     "certain choice of a number": lambda x, y, z: pt.log(
         pt.switch(MASK[0, 1:2], pt.exp(x), 2.0) * pt.exp(y) + pt.exp(z)
+    ),
+    "choices by data": lambda x, y, z: pt.log(
+        pt.switch(EVERY, 0.3, pt.exp(x)) * pt.exp(y) + pt.switch(EVERY, pt.exp(z * x), 0.1)
     ),
     "certain choice": lambda x, y, z: pt.switch(x > -5, x**3, y),
     "certain extremes": lambda x, y, z: pt.maximum(x, y - 9) ** 3 + abs(x + 9) * y,

@@ -115,6 +115,13 @@ def of_several_lengths(log_p, mean):
     pm.Potential("ll", pt.logsumexp(last, axis=1).sum())
 
 
+def counted_from_the_end(log_p, mean):
+    e = emissions(mean)
+    alpha = pt.concatenate([(np.log(0.5) + e[0])[None], scanned(log_p, e)])
+    last = alpha[LENGTH - 1 - T, np.arange(J)]
+    pm.Potential("ll", pt.logsumexp(last, axis=1).sum())
+
+
 def enumerated(theta, lengths, values=Y):
     """Log-likelihood of each unit, as a sum over all paths of its states."""
     leave, mean = 1 / (1 + np.exp(-theta[:2])), theta[2:]
@@ -145,6 +152,15 @@ def test_hidden_states(likelihood):
     lengths = LENGTH if likelihood is of_several_lengths else np.full(J, T)
     found = tall.row_loglik(theta, index)
     np.testing.assert_allclose(found, enumerated(theta, lengths)[index], rtol=1e-10)
+
+
+def test_times_of_a_loop_are_counted_from_the_end():
+    """How many there are is not known before the loop is written out."""
+    with pytest.warns(UserWarning, match=f"-1 is the last of {T} entries"):
+        tall = TallModel(hidden(counted_from_the_end))
+    theta, index = np.array([-0.5, 0.3, -0.8, 1.1]), np.array([4, 0, 17, 29])
+    found = tall.row_loglik(theta, index)
+    np.testing.assert_allclose(found, enumerated(theta, LENGTH)[index], rtol=1e-10)
 
 
 def capture_recapture():

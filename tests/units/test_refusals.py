@@ -106,3 +106,13 @@ def test_what_keeps_a_variable_of_each_row_is_said():
     for model in (of_rows((50,)), switches):
         with pytest.raises(pms.TallModelError, match='a step does so with integrate="auto"'):
             TallModel(model)
+
+
+def test_shapes_that_do_not_fit_are_named_as_of_a_model_without_units():
+    level = np.repeat(np.arange(100), 3)
+    with pm.Model() as model:
+        z = pm.Normal("z", 0, pm.HalfNormal("tau"), shape=100)
+        pm.Normal("y", z[level][:, None] + np.zeros((300, 2)), 1, observed=np.zeros((300, 3)))
+    for reader in (pms.marginalize, TallModel):
+        with pytest.raises(pms.TallModelError, match=r"'y' is observed with shape \(300, 3\)"):
+            reader(model)
