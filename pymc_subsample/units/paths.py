@@ -1,11 +1,14 @@
 """Paths: variables with more elements for a level than integrals serve, as one for each time."""
 
+from functools import partial
+
 import numpy as np
 import pymc as pm
 
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.errors import op_name
 from pymc_subsample.units.graphs import UnitGraphs
+from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.quadrature import MOST_PRODUCTS
 from pymc_subsample.units.reading import Reading
 
@@ -30,6 +33,22 @@ def path_apart(reading: Reading, name: str, reason: str) -> TallModelError:
         f"other ({_op(reading, name)}), too many to be parameters, and is not integrated out: it "
         f"{reason}. {_INSTEAD}"
     )
+
+
+def refuse_long_paths(reading: Reading, grouping: Grouping) -> None:
+    """Raise if levels have paths of more values than products of nodes serve.
+
+    Nodes that fill more dimensions may be accurate, but each of them follows all times of a path:
+    a model of eight was read for minutes.
+    """
+    for name in filter(partial(is_path, reading), grouping.names):
+        *_, values = reading.values[name].type.shape
+        if values > MOST_PRODUCTS:
+            raise TallModelError(
+                f"Each of {grouping.levels:,} levels of {name!r} has {values:,} values that depend "
+                f"on each other ({_op(reading, name)}), and integrals over so many take too long. "
+                f"{_INSTEAD}"
+            )
 
 
 def of_path(reading: Reading, graphs: UnitGraphs, error: TallModelError) -> TallModelError:

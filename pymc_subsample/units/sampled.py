@@ -23,7 +23,7 @@ from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.drawing import LocalDraws, generator_at
 from pymc_subsample.units.groupings import Grouping
 from pymc_subsample.units.marginal import described, inaccurate, without_local
-from pymc_subsample.units.paths import is_path, path_apart
+from pymc_subsample.units.paths import is_path, path_apart, refuse_long_paths
 from pymc_subsample.units.quantities import axes_of_levels
 from pymc_subsample.units.reading import Reading, read, read_bound, warn_of_codes
 from pymc_subsample.units.states import is_discrete
@@ -316,4 +316,6 @@ def _automatic(model: pm.Model, said: str, data: Rows | None) -> tuple[Reading, 
         if is_path(reading, name):
             raise path_apart(reading, name, reasons[name])
         _log.info("%s: not integrated out: %r %s", said, name, reasons[name])
+    if found is not None:
+        refuse_long_paths(reading, found)
     return None if found is None else (reading, found)
