@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.graph.intervals import Enclosure
 from pymc_subsample.graph.jet_arithmetic import LEVEL, ZERO, Jet, Slope, added, hull
 
@@ -21,7 +22,12 @@ _THIRD, _FOURTH = np.sqrt(3.0) / 18.0, 1.0 / 8.0
 
 
 def log_of_sum(terms: Sequence[Jet], limit: float) -> Jet:
-    """Return the logarithm of the sum of exponentials, while directions go on by `limit`."""
+    """Return the logarithm of the sum of exponentials, while directions go on by `limit`.
+
+    Raises `NoForm` of a sum of nothing.
+    """
+    if not terms:
+        raise NoForm
     value, center = (
         Enclosure(*(_log_sum([getattr(getattr(t, of), end) for t in terms]) for end in ends))
         for of, ends in (("value", ("low", "high")), ("center", ("low", "high")))
