@@ -629,13 +629,26 @@ def test_what_reads_an_outcome_of_units_reads_its_data(reads):
         assert here(point) == pytest.approx(there(point), rel=1e-9)
 
 
-def test_a_term_that_would_be_lost_is_refused(monkeypatch):
-    """As it was, without a word: everything downstream of an outcome of units."""
+def test_a_term_that_is_dropped_with_units_is_added_again(monkeypatch):
+    """As what is downstream of an outcome of units was, without a word: it was lost."""
+    whole = pms.marginalize(mediated("an outcome", np.random.default_rng(3)), "u").compile_logp()
     keep = integrated.without_variables
     monkeypatch.setattr(
         integrated, "without_variables", lambda model, names: keep(model, [*names, "second"])
     )
-    with pytest.raises(TallModelError, match="log density of 'second' would be lost"):
+    marginal = pms.marginalize(mediated("an outcome", np.random.default_rng(3)), "u")
+    assert "second" not in marginal.named_vars
+    for b in (-1.0, 0.0, 5.0):
+        point = {"b": b, "tau_log__": 0.1}
+        assert marginal.compile_logp()(point) == pytest.approx(float(whole(point)), rel=1e-9)
+
+
+def test_a_term_of_a_variable_that_is_dropped_is_refused(monkeypatch):
+    keep = integrated.without_variables
+    monkeypatch.setattr(
+        integrated, "without_variables", lambda model, names: keep(model, [*names, "b"])
+    )
+    with pytest.raises(TallModelError, match="log density of 'b' would be lost"):
         pms.marginalize(mediated("an outcome", np.random.default_rng(3)), "u")
 
 
