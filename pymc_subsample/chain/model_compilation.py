@@ -23,10 +23,11 @@ from pymc_subsample.coordinates import (
     find_qr,
     reparameterise,
 )
-from pymc_subsample.expansion import Expansion, expand, verify_gradient
+from pymc_subsample.expansion import Expansion, expand
 from pymc_subsample.expansion.continuity import Continuity
 from pymc_subsample.expansion.curvature import MAX_CURVATURE
 from pymc_subsample.expansion.scales import better_scales
+from pymc_subsample.expansion.verification import MISREAD, Agreement
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.binding import require_rows
 from pymc_subsample.model.errors import WITHOUT_GRADIENT, differentiated
@@ -73,8 +74,8 @@ class Form:
             if self.nesting is None:
                 self.nesting = find_nesting(expansion)
             effects = find_coordinates(tall, names, self.nesting)
-        if gradient:
-            verify_gradient(tall, expansion)
+        if gradient and not Agreement(tall, expansion).of_gradient():
+            raise TallModelError(MISREAD)
         if apart is not None:
             expansion.reparameterise(apart)
         if effects is not None:

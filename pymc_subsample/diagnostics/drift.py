@@ -5,7 +5,7 @@ its draws. Over draws of another one, were both normal with covariance :math:`\S
 :math:`\Sigma E[g]` is how far their mean is off.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,10 +34,6 @@ _FLAT = 1e-12
 # choice: 64 directions need some hundred draws. Four standard errors are exceeded once in 16,000
 # directions.
 _MOST, _ERRORS = 64, 4.0
-# How far the most likely intercept may be from the draws' mean, the other variables at theirs: in
-# standard deviations of the draws, and of an intercept of which all else is known. A choice: half
-# of it is no reason to doubt a run, and an intercept that was moved is tens away.
-_APART, _FAR = 0.5, 10.0
 
 
 @dataclass(frozen=True)
@@ -111,32 +107,6 @@ def drift_of(expansion: Expansion, thetas: np.ndarray) -> Drift:
     """Measure how far draws are off, by passes over all rows at some of them."""
     some = thetas[spread(len(thetas), 1, SOME)]
     return drift_of_scores(thetas, log_posteriors(expansion, some)[1])
-
-
-def refuse_intercept(
-    name: str, sd: np.ndarray, heights: Callable[[np.ndarray], np.ndarray], said: str
-) -> None:
-    """Refuse draws of Bambi's with an intercept that is not the model's: a Newton step says so.
-
-    `heights` returns log densities, shape (3,), at the mean of the draws with the intercept, which
-    has standard deviation `sd`, moved by arrays of shape (3, ...).
-    """
-    for k in np.ndindex(sd.shape):
-        moves = np.zeros((3, *sd.shape))
-        moves[(..., *k)] = [-sd[k], 0, sd[k]]
-        low, middle, high = heights(moves)
-        # In units of `sd`, in which the conditional sd is 1 / sqrt(curvature).
-        slope, curvature = (high - low) / 2, 2 * middle - low - high
-        step = slope / curvature if curvature > 0 else np.inf * abs(slope)
-        # Where nothing is a number, or the density is flat, the intercept is far from anywhere.
-        if not abs(step) <= max(_APART, _FAR / np.sqrt(max(curvature, np.finfo(float).tiny))):
-            raise ValueError(
-                f"{said}: {name!r} in idata is not that of the PyMC model: Bambi's fit moves it "
-                "where the model centres predictors. Write bmb.Model(..., "
-                "center_predictors=False), with center(x) in the formula for predictors that are "
-                "far from 0, but not within (x | group), which Bambi does not centre. Bambi's own "
-                "model.predict takes it as it is."
-            )
 
 
 def require_same_data(idata: xr.DataTree, model: pm.Model, tall: TallModel, said: str) -> None:

@@ -9,7 +9,7 @@ from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.general import general_expansion
 from pymc_subsample.expansion.linear import is_small, linear_expansion
 from pymc_subsample.expansion.undefined import undefined, without_derivatives
-from pymc_subsample.expansion.verification import Agreement
+from pymc_subsample.expansion.verification import MISREAD, Agreement
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.identity import extremes
@@ -17,7 +17,7 @@ from pymc_subsample.model.minimum_cut import fewest_predictors
 from pymc_subsample.model.predictors import Predictor, find_predictors
 from pymc_subsample.model.verification import probes
 
-__all__ = ["Expansion", "expand", "linear_predictors", "verify_gradient"]
+__all__ = ["Expansion", "expand", "linear_predictors"]
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -44,7 +44,7 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
             predictors = None
     if linear:
         if predictors is not None:
-            raise TallModelError(_MISREAD)
+            raise TallModelError(MISREAD)
         raise ValueError("The model has no linear predictors; use linear=None.")
     expansion = general_expansion(model, order)
     if not Agreement(model, expansion).of_posterior():
@@ -53,7 +53,7 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
             bad = without_derivatives(expansion, expansion.take(index), center)
             if len(bad):
                 raise undefined(expansion, np.unique(index[bad]).tolist(), center)
-        raise TallModelError(_MISREAD)
+        raise TallModelError(MISREAD)
     if predictors is not None:
         _log.warning(
             "The linear predictors of this model do not give its log-likelihood: they were "
@@ -61,12 +61,6 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
             "which agrees. Please report the model if its columns are finite."
         )
     return expansion
-
-
-def verify_gradient(model: TallModel, expansion: Expansion) -> None:
-    """Raise `TallModelError` where `Expansion.gradient` is not that of the model on some rows."""
-    if not Agreement(model, expansion).of_gradient():
-        raise TallModelError(_MISREAD)
 
 
 def linear_predictors(model: TallModel) -> list[Predictor] | None:
@@ -77,9 +71,3 @@ def linear_predictors(model: TallModel) -> list[Predictor] | None:
         if predictors is not None and is_small(model, predictors):
             return predictors if model.qr is None else model.qr.applied(predictors)
     return None
-
-
-_MISREAD = (
-    "The compiled log-likelihood is not that of the model: its graph was misread. Please report "
-    "the model, and sample it with pm.sample()."
-)

@@ -20,6 +20,11 @@ _AGREEING = 1e-3
 # Of log densities that the model may take in single precision.
 _ROUNDING = 1e-5
 
+MISREAD = (
+    "The compiled log-likelihood is not that of the model: its graph was misread. Please report "
+    "the model, and sample it with pm.sample()."
+)
+
 
 class Agreement:
     """Of an expansion with its model as written, on 200 random rows at points near the start."""

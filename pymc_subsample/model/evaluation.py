@@ -140,6 +140,24 @@ class Evaluation(Vector):
 
         return self._evaluate("gradient", gradient, theta, index, {_WEIGHTS: weights})
 
+    def log_posteriors(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log posterior and gradient at points theta, (k, d): rows are read once for all."""
+
+        def function(graph: Variable, *columns: Variable) -> Callable:
+            gradient = pt.grad(graph, self.theta, disconnected_inputs="ignore")
+            return numpy_function([self.theta, *columns], [graph, gradient])
+
+        prior, rows = function(self.logprior_graph), function(self.row_graph().sum(), *self.raw)
+
+        def of_rows(part: slice) -> list[list[np.ndarray]]:
+            columns = self.raw_batch(part)
+            return [rows(theta, *columns) for theta in thetas]
+
+        parts = current().map(of_rows, self.rows.slices(self.rows.batch_size()))
+        found = [[prior(theta) for theta in thetas], *parts]
+        level, slope = (np.sum([[x[i] for x in part] for part in found], axis=0) for i in (0, 1))
+        return level, slope
+
     def _evaluate(
         self,
         name: str,

@@ -8,11 +8,10 @@ import pymc as pm
 import xarray as xr
 
 from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
-from pymc_subsample.diagnostics.drift import refuse_intercept
 from pymc_subsample.diagnostics.integrals import effects_in, rows_of_units
 from pymc_subsample.diagnostics.reading_draws import sample_stats
 from pymc_subsample.model import TallModel
-from pymc_subsample.model.bambi import intercepts, is_bambis
+from pymc_subsample.model.bambi import may_be_moved, refuse_intercept
 from pymc_subsample.rows import Rows
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.choosing import chosen
@@ -137,8 +136,8 @@ def shared_draws(graphs: UnitGraphs, posterior: xr.Dataset) -> np.ndarray:
 def refuse_moved(marginal: Marginal, model: pm.Model, posterior: xr.Dataset, said: str) -> None:
     """Refuse draws of Bambi's with an intercept that is not the model's, by its marginal."""
     graphs, rng = marginal.functions.graphs, np.random.default_rng(_SEED)
-    moved = [name for name in intercepts(model) if name in graphs.shared]
-    if not moved or not is_bambis(posterior):
+    moved = [name for name in may_be_moved(model, posterior) if name in graphs.shared]
+    if not moved:
         return
     functions = UnitFunctions(graphs, as_recorded=True)
     some, counted = sampled(functions, searched(functions), rng)

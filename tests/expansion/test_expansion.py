@@ -22,7 +22,7 @@ from scipy.special import expit, polygamma
 
 import pymc_subsample as pms
 from pymc_subsample import expansion as control_variates
-from pymc_subsample.expansion import expand, general, verify_gradient
+from pymc_subsample.expansion import expand, general
 from pymc_subsample.expansion import expansion as expansion_module
 from pymc_subsample.expansion.curvature import covariance, covariance_factor
 from pymc_subsample.expansion.factors import factor
@@ -422,7 +422,7 @@ def test_a_wrong_gradient_of_a_batch_is_noticed(order, tall_model, monkeypatch):
     """That of SGLD and its relatives, off by a little in one element."""
     tall = tall_model("poisson_offset")
     ex = expand(tall, order)
-    verify_gradient(tall, ex)
+    assert Agreement(tall, ex).of_gradient()
     right = ex.gradient
 
     def wrong(phi, rows, center, weight, grad):
@@ -430,8 +430,13 @@ def test_a_wrong_gradient_of_a_batch_is_noticed(order, tall_model, monkeypatch):
         grad[0] += 0.1 * weight * rows.shape[1]
 
     monkeypatch.setattr(ex, "gradient", wrong)
+    assert not Agreement(tall, ex).of_gradient()
+
+
+def test_a_wrong_gradient_of_a_batch_is_refused(monkeypatch):
+    monkeypatch.setattr(Agreement, "of_gradient", lambda self: False)
     with pytest.raises(pms.TallModelError, match="is not that of the model"):
-        verify_gradient(tall, ex)
+        pms.sgmcmc.SGLD(model=MODELS["poisson_offset"](np.random.default_rng(1)))
 
 
 @pytest.mark.usefixtures("interpreted")

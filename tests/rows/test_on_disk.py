@@ -628,6 +628,18 @@ def test_rows_that_are_left_out_bring_no_levels(kind, tmp_path, caplog):
     assert found.tolist() == ["west", "east", "west", "new", "east", "gone", "new"]
 
 
+def test_as_many_levels_as_codes_of_a_byte_may_have_holes(tmp_path):
+    """Codes 0 to 127 of int8, all of them levels: no number is left to stand for a hole."""
+    words = [f"word {k}" for k in range(128)]
+    codes = pa.array([*range(128), None, 3], pa.int8())
+    table = pa.table({"c": pa.DictionaryArray.from_arrays(codes, pa.array(words))})
+    with pytest.raises(ValueError, match="'c', first in row 128"):
+        Rows.from_arrow(table, cache=tmp_path / "x.rows")
+    rows = Rows.from_arrow(table, cache=tmp_path / "x.rows", drop_missing=True)
+    assert rows["c"].tolist() == [*range(128), 3]
+    assert rows.coords["c"] == words
+
+
 def test_codes_have_levels(rows, tmp_path):
     for codes in ([0, 1, 2], [0, -1]):
         with pytest.raises(ValueError, match=r"'side' has codes from .* and 2 levels"):

@@ -7,12 +7,12 @@ import numpy as np
 import xarray as xr
 
 from pymc_subsample.diagnostics.checks import TEMPERATURE
-from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept
+from pymc_subsample.diagnostics.drift import drift_of_scores
 from pymc_subsample.diagnostics.overlooked_rows import depth, how_deep
 from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.diagnostics.verdicts import Verdict
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
-from pymc_subsample.model.bambi import intercepts, is_bambis, of_intercepts
+from pymc_subsample.model.bambi import may_be_moved, of_intercepts, refuse_intercept
 from pymc_subsample.model.support import impossible
 from pymc_subsample.results.audit.audited_draws import AuditedDraws
 
@@ -27,11 +27,10 @@ def refuse_impossible(draws: AuditedDraws, logp: np.ndarray) -> None:
 
     And Bambi's intercepts that are not the model's.
     """
-    bambis = of_intercepts(draws.model) if is_bambis(draws.posterior) else ""
+    moved = may_be_moved(draws.model, draws.posterior)
     if not np.all(np.isfinite(logp)):
-        _refuse_infinite(draws, logp, bambis)
-    if bambis:
-        _refuse_intercepts(draws)
+        _refuse_infinite(draws, logp, of_intercepts(draws.model) if moved else "")
+    _refuse_moved(draws, moved)
 
 
 def _refuse_infinite(draws: AuditedDraws, logp: np.ndarray, bambis: str) -> None:
@@ -58,7 +57,7 @@ def _refuse_infinite(draws: AuditedDraws, logp: np.ndarray, bambis: str) -> None
     )
 
 
-def _refuse_intercepts(draws: AuditedDraws) -> None:
+def _refuse_moved(draws: AuditedDraws, names: list[str]) -> None:
     tall, thetas, model = draws.tall, draws.flat, draws.model
     sd = thetas.std(axis=0)
 
@@ -67,7 +66,7 @@ def _refuse_intercepts(draws: AuditedDraws) -> None:
         points[:, at] += moves
         return log_posteriors(draws.expansion, points)[0]
 
-    for name in intercepts(model):
+    for name in names:
         at = tall.slices[tall.names.index(model.rvs_to_values[model[name]].name)]
         refuse_intercept(name, sd[at], partial(heights, at), _SAID)
 

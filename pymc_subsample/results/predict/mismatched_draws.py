@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pytensor.gradient import NullTypeGradError, grad
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
-from pytensor.tensor.type import float_dtypes
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.diagnostics.drift import (
@@ -20,13 +18,14 @@ from pymc_subsample.diagnostics.drift import (
     Other,
     drift_of_scores,
     other_observed,
-    refuse_intercept,
 )
 from pymc_subsample.diagnostics.reading_draws import sampled_rows, spread, to_theta
-from pymc_subsample.model.bambi import intercepts, is_bambis, of_intercepts
+from pymc_subsample.graph.concrete import UNDIFFERENTIABLE
+from pymc_subsample.model import TallModel
+from pymc_subsample.model.bambi import may_be_moved, of_intercepts, refuse_intercept
 from pymc_subsample.model.errors import TallModelError
-from pymc_subsample.model.evaluation import Vector
 from pymc_subsample.model.parameter_checks import split_checks
+from pymc_subsample.model.tall_model import silently
 from pymc_subsample.results.predict.quantity import SAID, Predicted
 from pymc_subsample.results.predict.rowwise import RowFunction
 from pymc_subsample.rows.workers import current
@@ -38,9 +37,7 @@ _PIECE = 2**16
 
 def refuse_moved(model: pm.Model, posterior: xr.Dataset, said: str) -> None:
     """Refuse a posterior of Bambi's whose intercepts are not the model's, by the likelihood."""
-    if not is_bambis(posterior):
-        return
-    names = intercepts(model)
+    names = may_be_moved(model, posterior)
     for rv in model.observed_RVs if names else []:
         function = RowFunction(model, _loglik(model, rv), posterior)
         center = {name: posterior[name].mean(("chain", "draw")).values for name in function.leaves}
@@ -109,11 +106,10 @@ def of_another(
         return ""
     if other_observed(idata, model, observed) is not None:
         return ""
-    vector = Vector(model.initial_point())
-    with suppress(TallModelError, ValueError, NotImplementedError, NullTypeGradError):
-        found = _drift(model, vector, posterior, signs)
-        if found is not None and found.is_large:
-            return f"{found.said(model, vector)}.{of_intercepts(model)}"
+    with suppress(TallModelError, ValueError, *UNDIFFERENTIABLE):
+        if (found := _drift(model, posterior, signs)) is not None and found[1].is_large:
+            tall, drift = found
+            return f"{drift.said(model, tall)}.{of_intercepts(model)}"
     return ""
 
 
@@ -134,58 +130,26 @@ def _loglik(model: pm.Model, rv: Variable) -> Predicted:
 
 
 def _drift(
-    model: pm.Model, vector: Vector, posterior: xr.Dataset, signs: np.ndarray | None
-) -> Drift | None:
+    model: pm.Model, posterior: xr.Dataset, signs: np.ndarray | None
+) -> tuple[TallModel, Drift] | None:
     """Pass over all rows at some of the draws; None where their derivatives cannot be had."""
-    thetas = to_theta(model, vector, posterior, SAID).reshape(-1, vector.size)
-    flat = posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
-    some = spread(len(thetas), 1, SOME)
-    smooth = [rv for rv in model.free_RVs if rv.type.dtype in float_dtypes]
+    tall = silently(partial(TallModel, model, lift=False))
+    thetas = to_theta(model, tall, posterior, SAID).reshape(-1, tall.size)
+    names = zip(tall.names, tall.slices, strict=True)
+    smooth = [np.arange(tall.size)[at] for name, at in names if name not in tall.discrete]
     if not smooth:
         return None
-    values = [model.rvs_to_values[rv] for rv in smooth]
-    rises = {rv.name: np.zeros((len(some), *posterior[rv.name].shape[2:])) for rv in smooth}
-    possible = True
-    for rv in model.observed_RVs:
-        function = RowFunction(model, _loglik(model, rv), posterior)
-        draws = [[flat[name].values[k] for name in function.leaves] for k in some]
-        for found in _over(function, partial(function.slopes, draws)):
-            for name, each in zip(function.smooth, zip(*found, strict=True), strict=True):
-                rises[name] += each
-        if not all(np.isfinite(rise).all() for rise in rises.values()):
-            finite = _over(function, partial(_are_finite, function, draws))
-            possible = possible and all(finite)
-    # Of the rows by the chain rule, and of the prior.
-    given = [rv.type(f"slope of {rv.name}") for rv in smooth]
-    pulled = zip(model.replace_rvs_by_values(smooth), given, strict=True)
-    height = model.logp(vars=[*model.free_RVs, *model.potentials])
-    height += sum((x * g).sum() for x, g in pulled)
-    score = model.compile_fn(
-        grad(height, values), inputs=[*model.value_vars, *given], mode="FAST_COMPILE",
-        point_fn=False, on_unused_input="ignore",
-    )  # fmt: skip
-    scores = []
-    for k, at in enumerate(some):
-        point = vector.unravel(thetas[at])
-        held = [point[v.name].astype(v.type.dtype) for v in model.value_vars]
-        found = score(*held, *(rises[rv.name][k] for rv in smooth))
-        scores.append(np.concatenate([np.ravel(x) for x in found]))
-    if possible and not np.isfinite(scores).all():
+    own, some = np.concatenate(smooth), spread(len(thetas), 1, SOME)
+    logp, scores = tall.log_posteriors(thetas[some])
+    scores, possible = scores[:, own], np.isfinite(logp)
+    if possible.all() and not np.isfinite(scores).all():
         return None
-    places = dict(zip(vector.names, vector.slices, strict=True))
-    own = np.concatenate([np.arange(vector.size)[places[v.name]] for v in values])
+    scores[~possible] = np.nan
     weights = None if signs is None else signs[some] / signs.mean()
-    off = drift_of_scores(thetas[:, own], np.array(scores), weights)
-    drift = np.zeros(vector.size)
+    off = drift_of_scores(thetas[:, own], scores, weights)
+    drift = np.zeros(tall.size)
     drift[own] = off.drift
-    return Drift(drift, off.off)
-
-
-def _are_finite(
-    function: RowFunction, draws: list[list[np.ndarray]], columns: list[np.ndarray]
-) -> bool:
-    found = function(draws, columns, np.random.default_rng(0))
-    return all(np.isfinite(x).all() for x in found)
+    return tall, Drift(drift, off.off)
 
 
 def _heights(

@@ -1,14 +1,12 @@
 """A quantity of a model's rows, as a function of one draw and of the columns of some rows."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from pytensor.compile.ops import ViewOp
-from pytensor.gradient import grad
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.basic import Alloc, MakeVector, ScalarFromTensor, TensorFromScalar
@@ -16,7 +14,6 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import BaseSubtensor, Subtensor
-from pytensor.tensor.type import float_dtypes
 
 from pymc_subsample.graph.concrete import concretize, depends_on, rebuild
 from pymc_subsample.graph.numpy_functions import evaluate, freeze, numpy_function
@@ -148,8 +145,7 @@ class RowFunction:
         names = _read(graphs, read) - {r.name for r in self.raw}
         self.constants = [v.name for v in model.data_vars if v.name in names]
         inputs = [*(batches.get(v, v) for v in values), *columns.columns]
-        self._graph = values, inputs, [made[out] for out in outputs]
-        self._function = numpy_function(*self._graph[1:])
+        self._function = numpy_function(inputs, [made[out] for out in outputs])
         if all(np.prod(out.type.shape) <= _COMPARED for out in outputs):
             givens = {v: np.asarray(point[v.name], v.type.dtype) for v in values}
             try:
@@ -178,23 +174,6 @@ class RowFunction:
                         "them: its graph was misread. Please report the model, and use "
                         "pm.sample_posterior_predictive."
                     )
-
-    @property
-    def smooth(self) -> list[str]:
-        """Those of `leaves` that are continuous."""
-        return [v.name for v in self._graph[0] if v.type.dtype in float_dtypes]
-
-    @cached_property
-    def _slopes(self) -> Callable:
-        values, inputs, [out] = self._graph
-        values = [v for v in values if v.name in self.smooth]
-        return numpy_function(inputs, grad(out.sum(), values, disconnected_inputs="ignore"))
-
-    def slopes(
-        self, draws: Sequence[Sequence[np.ndarray]], columns: Sequence[np.ndarray]
-    ) -> list[list[np.ndarray]]:
-        """Return the gradient of the quantity's sum over m rows, in each of `smooth`, by draw."""
-        return [self._slopes(*draw, *columns) for draw in draws]
 
     def __call__(
         self,

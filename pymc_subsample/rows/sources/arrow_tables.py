@@ -176,17 +176,10 @@ def _codes(
     levels: Levels, name: str, x: Any, holes: np.ndarray, *, declared: bool = False
 ) -> np.ndarray:
     words = x.dictionary.to_pylist()
-    codes = x.indices.fill_null(len(words)).to_numpy(zero_copy_only=False).astype(np.int64)
-    codes[codes == len(words)] = -1
-    known = [k for k, w in enumerate(words) if w is not None]
-    places = np.full(len(words) + 1, -1)
-    places[known] = np.arange(len(known))
-    named = [words[k] for k in known]
     if declared:
-        levels.declare(name, named)
-    found = levels.seen(name, places[codes], named)
-    holes += found < 0
-    return found
+        levels.declare(name, words)
+    codes = x.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)
+    return levels.read(name, codes, words, holes)
 
 
 def _matrix(pa: Any, size: int, x: Any, holes: np.ndarray) -> np.ndarray:

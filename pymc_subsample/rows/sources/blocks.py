@@ -130,13 +130,22 @@ class Levels(Mapping[str, list]):
         return len(self._codes)
 
     def seen(self, name: str, codes: np.ndarray, words: Sequence) -> np.ndarray:
-        """Return codes into all words seen for codes into some; -1 stays."""
+        """Return codes into all words seen for codes into some; -1 stays, as do those of None."""
         known = self._seen.setdefault(name, {})
-        table = np.array([known.setdefault(word(w), len(known)) for w in words] + [-1], _CODE)
+        table = np.array(
+            [-1 if w is None else known.setdefault(word(w), len(known)) for w in words] + [-1],
+            _CODE,
+        )
         codes_before = self._codes.get(name, np.empty(0, _CODE))
         added = np.full(len(known) - len(codes_before), -1, _CODE)
         self._codes[name] = np.concatenate([codes_before, added])
         return table[codes]
+
+    def read(self, name: str, codes: np.ndarray, words: Sequence, holes: np.ndarray) -> np.ndarray:
+        """Return these codes of a part of a column, and count in `holes` what is missing."""
+        found = self.seen(name, codes, words)
+        holes += found < 0
+        return found
 
     def declare(self, name: str, words: Sequence = ()) -> None:
         """Name a column of words; those given are levels even if no row has them.
@@ -145,7 +154,7 @@ class Levels(Mapping[str, list]):
         """
         found = self.seen(name, np.arange(len(words)), words)
         if not self._appending and name not in self._given:
-            self._number(name, found)
+            self._number(name, found[found >= 0])
 
     def settled(self, name: str, codes: np.ndarray) -> np.ndarray:
         """Return the codes of rows that stay for those into all words seen."""

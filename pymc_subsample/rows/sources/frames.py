@@ -62,9 +62,7 @@ def _series(column: Any, options: Options) -> PartReader | str:
 
     def coded(x: Any, holes: np.ndarray) -> np.ndarray:
         x = x if str(x.dtype) == "category" else x.astype("category")
-        found = levels.seen(name, x.cat.codes.to_numpy(), list(x.cat.categories))
-        holes += found < 0
-        return found
+        return levels.read(name, x.cat.codes.to_numpy(), list(x.cat.categories), holes)
 
     return coded
 
