@@ -141,7 +141,9 @@ def _information(
         slant = (regression @ inverse[0]).T
     else:
         crossed = np.einsum("jba,ijb->iaj", inverse, beside.reshape(-1, k, units).swapaxes(1, 2))
-        slant = _common(information, crossed - _moved(coordinates, psi, name, information))
+        # D such that I D is as near as can be to how scores fall with locations.
+        falls = crossed - _moved(coordinates, psi, name, information)
+        slant = _solved(information.sum(axis=0), falls.sum(axis=2).T)
         slant = np.where(np.all(np.isfinite(slant), axis=0), slant, 0.0)
         u = u + slant @ psi[others]
     pulled = np.einsum("jba,jb->ja", inverse, ascent + e)
@@ -168,11 +170,6 @@ def _moved(
         )
         found[i] = np.einsum("jab,jb->aj", information, (high - low) / (2 * h))
     return found
-
-
-def _common(information: np.ndarray, crossed: np.ndarray) -> np.ndarray:
-    """Return D such that ``I D`` is as near as can be to how scores fall with locations."""
-    return _solved(information.sum(axis=0), crossed.sum(axis=2).T)
 
 
 def _solved(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Draws of a run, read back: evenly spread ones, and their place in PyMC's unconstrained space."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pymc as pm
@@ -77,14 +77,19 @@ def require_free_variables(posterior: xr.Dataset, model: pm.Model, said: str) ->
             f"every free variable of the model, {names}. "
             f"{to_keep(posterior, missing, model, 'Sample without var_names, or keep them.')}"
         )
-    shapes = model.eval_rv_shapes()
-    for name in names:
-        expected, found = tuple(map(int, shapes[name])), posterior[name].shape[2:]
-        if found != expected:
-            raise ValueError(
-                f"{said}: idata.posterior[{name!r}] has shape {found} per draw, the model's "
-                f"variable {expected}. Pass the model that was sampled."
-            )
+    for name, shape in model.eval_rv_shapes().items():
+        if name in names:
+            refuse_other_shape(posterior, name, shape, f"{said}: ")
+
+
+def refuse_other_shape(posterior: xr.Dataset, name: str, shape: Iterable[int], said: str) -> None:
+    """Refuse draws of a variable that has another shape in the model."""
+    expected, found = tuple(map(int, shape)), posterior[name].shape[2:]
+    if found != expected:
+        raise ValueError(
+            f"{said}idata.posterior[{name!r}] has shape {found} per draw, the model's variable "
+            f"{expected}. Pass the model that was sampled."
+        )
 
 
 def sample_stats(idata: xr.DataTree) -> xr.Dataset:

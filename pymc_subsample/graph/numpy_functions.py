@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from types import MappingProxyType
 
 import numpy as np
 import pytensor
@@ -10,7 +11,7 @@ import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
 from pytensor.compile.rewriting import inline_ofg_node
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.loop import ScalarLoop
@@ -18,7 +19,7 @@ from pytensor.tensor.elemwise import Elemwise
 
 from pymc_subsample.compiled.functions import without_c
 from pymc_subsample.compiled.scalar_loops import FastLoop
-from pymc_subsample.graph.concrete import ReadsAllRows, apply_op, on_disk, rebuild
+from pymc_subsample.graph.concrete import ReadsAllRows, apply_op, depends_on, on_disk, rebuild
 from pymc_subsample.graph.nodes import elemwise_name
 
 PYTHON_MODE = Mode(linker="py", optimizer=None)
@@ -118,9 +119,11 @@ def _vectorised(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
 
 
 def freeze(
-    outputs: Sequence[Variable], dependent: set[Variable], arrays: Mapping[Variable, np.ndarray]
+    outputs: Sequence[Variable], arrays: Mapping[Variable, np.ndarray]
 ) -> dict[Variable, Variable]:
-    """Return constants for the largest data-only parts of graphs."""
+    """Return constants for the largest parts of graphs that data alone make."""
+    roots = [v for v in ancestors(outputs) if v.owner is None and not isinstance(v, Constant)]
+    dependent = depends_on(outputs, [v for v in roots if v not in arrays])
     used = [i for n in toposort(outputs) if n.outputs[0] in dependent for i in n.inputs]
     fixed = [
         v
@@ -129,3 +132,12 @@ def freeze(
     ]
     values = evaluate(fixed, arrays)
     return {v: pt.constant(np.asarray(x, v.type.dtype)) for v, x in zip(fixed, values, strict=True)}
+
+
+def frozen(
+    outputs: Sequence[Variable],
+    arrays: Mapping[Variable, np.ndarray],
+    memo: Mapping[Variable, Variable] = MappingProxyType({}),
+) -> list[Variable]:
+    """Rebuild graphs with data in them, and with replacements."""
+    return rebuild(outputs, {**memo, **freeze(outputs, arrays)})

@@ -110,7 +110,7 @@ def through_fewer(
     if not made or 2 * sum(map(sizes.__getitem__, inputs)) > sum(sizes[v] for v in made.values()):
         return graph
     known = inputs | {old: new for new, old in seen.items() if new not in made}
-    known |= freeze(list(made.values()), dependent, arrays)
+    known |= freeze(list(made.values()), arrays)
     functions = rebuild(list(made.values()), dict(known))
     if not _has_scalar_code(functions, [v for v in known.values() if v.owner is None]):
         return graph

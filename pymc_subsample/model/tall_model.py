@@ -14,8 +14,8 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.compiled.functions import without_c
-from pymc_subsample.graph.concrete import ReadsAllRows, concretize, depends_on, on_disk, rebuild
-from pymc_subsample.graph.numpy_functions import freeze
+from pymc_subsample.graph.concrete import ReadsAllRows, concretize, depends_on, on_disk
+from pymc_subsample.graph.numpy_functions import frozen
 from pymc_subsample.model import binding, sample_leakage
 from pymc_subsample.model.batch import BatchGraph, batch_graph, on_scales
 from pymc_subsample.model.data_columns import column_graph, row_number_test, stored
@@ -304,8 +304,7 @@ class TallModel(Evaluation):
         arrays: Mapping[Variable, np.ndarray],
     ) -> list[Variable]:
         memo = dict(zip(values, self.value_graphs, strict=True))
-        memo |= freeze(outputs, depends_on(outputs, values), arrays)
-        return [graph.astype("float64") for graph in rebuild(outputs, memo)]
+        return [graph.astype("float64") for graph in frozen(outputs, arrays, memo)]
 
     def glimpses(self) -> dict[str, bytes]:
         """Return a digest of the content of each array of the model, by its name or shape."""

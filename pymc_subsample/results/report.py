@@ -77,7 +77,10 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
     for end in chain(*ends.values()):
         made_by, kinds = list(dict.fromkeys([*made_by, end.sampler])), kinds | {end.family}
     families: dict[str, Sequence[Rule]] = {
-        name: [_worded(rule, of) for rule in (*rules, *UNIT_RULES)]
+        name: [
+            replace(rule, title=worded(rule.title, of), remedy=worded(rule.remedy, of))
+            for rule in (*rules, *UNIT_RULES)
+        ]
         for name, rules in all_families().items()
         if name in kinds
     }
@@ -101,10 +104,6 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
     rows, size = float(sampled_rows(idata) or np.nan), stats.sizes
     method = " with ".join(made_by)
     return Report(method, size["chain"], size["draw"], rows, cost, tuple(findings), of)
-
-
-def _worded(rule: Rule, of: str) -> Rule:
-    return replace(rule, title=worded(rule.title, of), remedy=worded(rule.remedy, of))
 
 
 def _recorded(

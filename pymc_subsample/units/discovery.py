@@ -293,14 +293,10 @@ def _without_parents(
                 for child, prior in reading.priors.items()
                 if child != name and reading.values[name] in ancestors([prior])
             ]
-            other = next((c for c in children if not _follows(grouping, name, c)), None)
+            own = [c for c in children if c in grouping.names and (c, name) in grouping.links]
+            other = next((c for c in children if c not in own), None)
             if other is not None:
                 grouping.names.remove(name)
                 grouping.elements.pop(name, None)
                 reasons[name] = f"enters the prior of {other!r}, which is not one of its level"
     return [grouping for grouping in groupings if grouping.names]
-
-
-def _follows(grouping: Grouping, parent: str, child: str) -> bool:
-    """Whether the prior of a variable reads another level by level."""
-    return child in grouping.names and (child, parent) in grouping.links

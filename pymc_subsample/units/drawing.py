@@ -9,8 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from scipy.special import gammaln
 
-from pymc_subsample.graph.concrete import depends_on, rebuild
-from pymc_subsample.graph.numpy_functions import freeze, numpy_function
+from pymc_subsample.graph.numpy_functions import frozen, numpy_function
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.level_values import variable_of
 from pymc_subsample.units.missed_mass import share_elsewhere
@@ -195,8 +194,7 @@ class LocalDraws:
         outputs = [
             reading.standard[n][0] if n in reading.standard else reading.values[n] for n in names
         ]
-        frozen = freeze(outputs, depends_on(outputs, inputs), reading.arrays)
-        self._values = numpy_function(inputs, rebuild(outputs, frozen))
+        self._values = numpy_function(inputs, frozen(outputs, reading.arrays))
         self._names = [reading.model.rvs_to_values[reading.model[n]].name for n in names]
         self._parts = [self._drawer(levels) for levels in _parts(graphs.grouping.levels)]
 

@@ -11,7 +11,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.graph.concrete import depends_on, fold, rebuild, tensor_input
-from pymc_subsample.graph.numpy_functions import evaluate, freeze
+from pymc_subsample.graph.numpy_functions import evaluate, frozen
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.batch import BatchGraph, batch_graph
 from pymc_subsample.model.parameter_checks import sort_checks
@@ -163,7 +163,7 @@ def unit_graphs(reading: Reading, grouping: Grouping) -> UnitGraphs:
                *grouping.elements_of(name).shape[1:])
         for name, v in tables.values.items()
     }  # fmt: skip
-    conditions = _frozen(rebuild(conditions, place), reading.arrays)
+    conditions = frozen(rebuild(conditions, place), reading.arrays)
     graphs = [prior, *rows, *(graph for _, graph in others)]
     above = set(ancestors([*(graph.output for graph in graphs), *conditions]))
     if not above.isdisjoint(tables.values.values()):
@@ -347,7 +347,7 @@ def _finished(
     output = sum(parts[1:], parts[0])
     for at, axis in guards:
         output = pt.switch(_vector(batch.outputs[at], axis, pt.all), output, -np.inf)
-    parameters = _frozen(rebuild(list(batch.parameters.values()), dict(place)), arrays)
+    parameters = frozen(rebuild(list(batch.parameters.values()), dict(place)), arrays)
     output = simplified(output, batch)
     [output] = rebuild([output], dict(zip(batch.parameters, parameters, strict=True)))
     columns, local, above = {}, {}, set(ancestors([output]))
@@ -373,16 +373,6 @@ def _finished(
     assert isinstance(index, np.ndarray)  # rows on disk have runs
     index = index if chosen is None else index[chosen]
     return RowGraph(output, columns, local, index, np.ones(len(index), dtype=int), chosen)
-
-
-def _frozen(graphs: Sequence[Variable], arrays: Mapping[Variable, np.ndarray]) -> list[Variable]:
-    """Put data back into graphs of shared variables."""
-    dependent = depends_on(graphs, [v for v in _roots(graphs) if v not in arrays])
-    return rebuild(graphs, freeze(graphs, dependent, arrays))
-
-
-def _roots(graphs: Sequence[Variable]) -> list[Variable]:
-    return [v for v in ancestors(graphs) if v.owner is None and not isinstance(v, Constant)]
 
 
 def _vector(graph: Variable, axis: int, reduce: Callable) -> Variable:

@@ -9,7 +9,7 @@ import xarray as xr
 
 from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
 from pymc_subsample.diagnostics.integrals import effects_in, rows_of_units
-from pymc_subsample.diagnostics.reading_draws import sample_stats
+from pymc_subsample.diagnostics.reading_draws import refuse_other_shape, sample_stats
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.bambi import may_be_moved, refuse_intercept
 from pymc_subsample.rows import Rows
@@ -123,13 +123,8 @@ def shared_draws(graphs: UnitGraphs, posterior: xr.Dataset) -> np.ndarray:
     n = posterior.sizes["chain"] * posterior.sizes["draw"]
     parts = []
     for name, v in graphs.shared.items():
-        values = posterior[name].to_numpy()
-        if values.shape[2:] != v.type.shape:
-            raise ValueError(
-                f"idata.posterior[{name!r}] has shape {values.shape[2:]} per draw, the model's "
-                f"variable {v.type.shape}. Pass the model that was sampled."
-            )
-        parts.append(values.reshape(n, -1).astype(float))
+        refuse_other_shape(posterior, name, v.type.shape, "")
+        parts.append(posterior[name].to_numpy().reshape(n, -1).astype(float))
     return np.concatenate([np.zeros((n, 0)), *parts], axis=1)
 
 

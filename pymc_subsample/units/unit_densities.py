@@ -11,14 +11,14 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from scipy.special import logsumexp
 
-from pymc_subsample.graph.concrete import depends_on, rebuild
-from pymc_subsample.graph.numpy_functions import NumpyFunction, freeze, numpy_function
+from pymc_subsample.graph.concrete import rebuild
+from pymc_subsample.graph.numpy_functions import NumpyFunction, frozen, numpy_function
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 from pymc_subsample.units.level_values import by_level
 from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.standardised import log_volume
 from pymc_subsample.units.stored_rows import PIECE_ROWS
-from pymc_subsample.units.unit_rows import Part, among, part_of, sums, with_rows
+from pymc_subsample.units.unit_rows import Part, among, part_of, sums
 
 
 class UnitFunctions:
@@ -51,7 +51,7 @@ class UnitFunctions:
         self._slices = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
         self.size = int(ends[-1]) if len(ends) else 0
         self._rest = None if as_recorded else self._rest_functions()
-        self._place(with_rows(graphs))
+        self._place(np.unique(np.concatenate([rows.index for rows in graphs.rows])))
 
     def of(self, levels: np.ndarray) -> "UnitFunctions":
         """Return these functions of other units."""
@@ -298,7 +298,7 @@ class UnitFunctions:
         effects = [n for n in self.values if n in reading.forms]
         scales = sum((log_volume(reading, n, self.values[n]) for n in effects), total)
         inputs, both = list(self.values.values()), [total, scales]
-        both = rebuild(both, freeze(both, depends_on(both, inputs), reading.arrays))
+        both = frozen(both, reading.arrays)
         return numpy_function(inputs, [*both, *_gradients(both[1], inputs)])
 
     def _others(self) -> list[Variable]:

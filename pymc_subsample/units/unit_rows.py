@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.units.graphs import RowGraph, UnitGraphs
+from pymc_subsample.units.graphs import RowGraph
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,6 @@ class Part:
     unit: np.ndarray  # Position of each row's unit.
     rows: np.ndarray  # Which of the graph's rows they are,
     times: np.ndarray  # and how often each counts.
-
-
-def with_rows(graphs: UnitGraphs) -> np.ndarray:
-    """Return levels that have rows."""
-    return np.unique(np.concatenate([rows.index for rows in graphs.rows]))
 
 
 def part_of(part: RowGraph, levels: np.ndarray, position: np.ndarray) -> Part:

@@ -4,6 +4,7 @@ They are drawn from their distribution, given draws of the others.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 from pytensor.xtensor.type import XTensorType
 
-from pymc_subsample.graph.concrete import concretize, depends_on, rebuild, root_array
-from pymc_subsample.graph.numpy_functions import freeze, numpy_function
+from pymc_subsample.graph.concrete import concretize, rebuild, root_array
+from pymc_subsample.graph.numpy_functions import frozen, numpy_function
 from pymc_subsample.model.model_graphs import graph_of, model_of
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.model.selection import select_in_data
@@ -30,7 +31,8 @@ def unread(model: pm.Model) -> list[str]:
     others = [*(v for v in model.observed_RVs if not _is_empty(model, v)), *model.potentials]
     found: list[Variable] = []
     while True:
-        read = set(ancestors([i for v in [*kept, *others] for i in _made_of(v)]))
+        made = [v.owner.inputs for v in [*kept, *others] if v.owner is not None]
+        read = set(ancestors(list(chain(*made))))
         new = [rv for rv in kept if rv not in read and _may_be(model, rv)]
         if not new:
             return [rv.name for rv in model.free_RVs if rv in found]
@@ -42,10 +44,6 @@ def without_unread(model: pm.Model) -> tuple[pm.Model, list[str]]:
     """Return a model without such variables, and their names."""
     names = unread(model)
     return (without_variables(model, names), names) if names else (model, [])
-
-
-def _made_of(v: Variable) -> list[Variable]:
-    return [] if v.owner is None else list(v.owner.inputs)
 
 
 def _is_empty(model: pm.Model, observed: Variable) -> bool:
@@ -116,9 +114,7 @@ class _Afterwards:
         point = model.initial_point()
         concrete = concretize([graphs[i] for i in tensors], model.value_vars, point)
         outputs = select_in_data(concrete.outputs, concrete.arrays, concrete.values)
-        dependent = depends_on(outputs, concrete.values)
-        outputs = rebuild(outputs, freeze(outputs, dependent, concrete.arrays))
-        for i, output in zip(tensors, outputs, strict=True):
+        for i, output in zip(tensors, frozen(outputs, concrete.arrays), strict=True):
             graphs[i] = output
         random = {root: root.type() for root in roots}
         given = iter(graphs)

@@ -19,6 +19,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.xtensor.vectorization import XRV
 
 from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
+from pymc_subsample.diagnostics.reading_draws import refuse_other_shape
 from pymc_subsample.graph.concrete import root_array
 from pymc_subsample.graph.named_dims import without_names
 from pymc_subsample.model.bambi import to_keep
@@ -127,6 +128,15 @@ def _dims(model: pm.Model, name: Any) -> tuple[str, ...]:
     return tuple(f"{name}_dim_{k}" if d is None else d for k, d in enumerate(dims))
 
 
+def read(
+    model: pm.Model, graphs: Sequence[Variable], stored: Sequence[Variable]
+) -> tuple[list[Variable], list[str]]:
+    """Return which of some variables graphs are made of, and names of others that are free."""
+    above = set(ancestors(graphs, blockers=stored))
+    missing = [v.name for v in model.free_RVs if v in above and v not in stored]
+    return [v for v in stored if v in above], missing
+
+
 def leaves(
     model: pm.Model, what: Predicted, posterior: xr.Dataset, longer: Sequence[str] = ()
 ) -> list[Variable]:
@@ -136,19 +146,16 @@ def leaves(
     may be hidden behind deterministic ones.
     """
     stored = [v for v in model.free_RVs if v.name in posterior]
-    seen = set(ancestors(what.graphs, blockers=stored))
-    missing = [v.name for v in model.free_RVs if v in seen and v not in stored]
+    found, missing = read(model, what.graphs, stored)
     if missing:
         stored += [v for v in model.deterministics if v.name in posterior]
-        seen = set(ancestors(what.graphs, blockers=stored))
-        missing = [v.name for v in model.free_RVs if v in seen and v not in stored]
+        found, missing = read(model, what.graphs, stored)
     if missing:
         raise ValueError(
             f"{SAID}: idata.posterior lacks {', '.join(map(repr, missing))}, of which {what.name} "
             "is made. "
             f"{to_keep(posterior, missing, model, 'Sample without var_names, or keep them.')}"
         )
-    found = [v for v in stored if v in seen]
     for node in toposort(what.graphs, blockers=found):
         if isinstance(node.op, RandomVariable | SymbolicRandomVariable | XRV):
             raise ValueError(
@@ -169,13 +176,8 @@ def leaves(
                 f"variable {own}. Pass the model that was sampled."
             )
         _refuse_other_coords(model, v.name, posterior[v.name])
-        shape = posterior[v.name].shape[2:]
-        expected = tuple(map(int, shapes[v.name])) if v.name in shapes else shape
-        if shape != expected and v.name not in longer:
-            raise ValueError(
-                f"{SAID}: idata.posterior[{v.name!r}] has shape {shape} per draw, the model's "
-                f"variable {expected}. Pass the model that was sampled."
-            )
+        if v.name in shapes and v.name not in longer:
+            refuse_other_shape(posterior, v.name, shapes[v.name], f"{SAID}: ")
     return found
 
 

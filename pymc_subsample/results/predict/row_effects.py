@@ -5,13 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_subsample.graph.concrete import concretize, depends_on, rebuild
-from pymc_subsample.graph.numpy_functions import freeze, numpy_function
+from pymc_subsample.graph.concrete import concretize
+from pymc_subsample.graph.numpy_functions import frozen, numpy_function
 from pymc_subsample.model.errors import op_name
-from pymc_subsample.results.predict.quantity import SAID
+from pymc_subsample.results.predict.quantity import SAID, read
 from pymc_subsample.results.predict.rowwise import RowFunction
 
 
@@ -60,23 +59,18 @@ class _Drawn:
             )
         parameters = op.dist_params(rv.owner)
         stored = [v for v in model.free_RVs if v.name in posterior and v is not rv]
-        above = set(ancestors(parameters, blockers=stored))
-        missing = [v.name for v in model.free_RVs if v in above and v not in stored]
+        leaves, missing = read(model, parameters, stored)
         if missing:
             raise ValueError(
                 f"{SAID}: idata.posterior lacks {', '.join(map(repr, missing))}, of which the "
                 f"prior of {name!r} is made: {name!r} of new rows is drawn from it. Sample without "
                 "var_names, or keep them."
             )
-        leaves = [v for v in stored if v in above]
         self.read = [v.name for v in leaves]
         point = {n: posterior[n].values[0, 0] for n in self.read}
         concrete = concretize(parameters, leaves, point)
-        frozen = freeze(
-            concrete.outputs, depends_on(concrete.outputs, concrete.values), concrete.arrays
-        )
-        memo = {v: v for v in concrete.values} | frozen
-        self._parameters = numpy_function(concrete.values, rebuild(concrete.outputs, memo))
+        graphs = frozen(concrete.outputs, concrete.arrays)
+        self._parameters = numpy_function(concrete.values, graphs)
         self._shape = posterior[name].shape[2:]
 
     def draw(

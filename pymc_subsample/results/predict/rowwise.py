@@ -16,7 +16,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import BaseSubtensor, Subtensor
 
 from pymc_subsample.graph.concrete import concretize, depends_on, rebuild
-from pymc_subsample.graph.numpy_functions import evaluate, freeze, numpy_function
+from pymc_subsample.graph.numpy_functions import evaluate, frozen, numpy_function
 from pymc_subsample.graph.unrolled import without_loops
 from pymc_subsample.model.batch import BatchGraph, batch_graph
 from pymc_subsample.model.data_columns import column_graph, row_number_test
@@ -122,17 +122,16 @@ class RowFunction:
         if old:
             columns = column_graph(old, [trace.axes[v] for v in old], arrays)
         others = [out for out in outputs if out not in rows]
-        parameters = list(batch.parameters.values())
-        memo = {v: v for v in values} | freeze([*parameters, *others], dependent, arrays)
+        parameters = frozen(list(batch.parameters.values()), arrays)
         placed = {
             new: graph.astype(new.type.dtype)
-            for new, graph in zip(batch.parameters, rebuild(parameters, dict(memo)), strict=True)
+            for new, graph in zip(batch.parameters, parameters, strict=True)
         }
         data = [new for new, v in batch.columns.items() if v not in own]
         placed |= zip(data, columns.outputs, strict=True)
         placed |= {v: v for v in batches.values()}
         made = dict(zip(rows, rebuild(batch.outputs, placed), strict=True))
-        made |= zip(others, rebuild(others, dict(memo)), strict=True)
+        made |= zip(others, frozen(others, arrays), strict=True)
         indices = _indices([made[out] for out in outputs])
         computed = dict(zip(columns.outputs, old, strict=True))
         self.raw = []
