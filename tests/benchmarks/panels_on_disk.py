@@ -10,17 +10,12 @@ draws as on disk. A hundredth more rows, of old and new units, are appended in t
 of the processor, all threads together, and memory is private memory above that before, at most.
 """
 
-import argparse
-import json
-import subprocess
-import sys
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
 
 import numpy as np
 from _measure import QUIET, Checks, command_line, table
-from rows_on_disk import MB, Peak, status
+from _on_disk import MB, Peak, parsed, run, status
 
 BLOCK, SEED = 2**18, 4
 TRUTH = {"mu": 0.3, "tau": 0.8, "slope": 0.5}
@@ -123,42 +118,22 @@ def append(folder, n, units):
 CHILDREN = {"make": make, "sample": sample, "append": append}
 
 
-def run(what, folder, **given):
-    """Run one of the above in a process of its own."""
-    said = json.dumps({"what": what, "folder": str(folder), **given})
-    command = [sys.executable, "-W", "ignore", __file__, "--child", said]
-    done = subprocess.run(command, text=True, stdout=subprocess.PIPE)
-    if done.returncode:
-        sys.exit(f"{what} ended with {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def child(what, folder, **given):
-    print(json.dumps(CHILDREN[what](Path(folder), **given)))
-
-
 def main():
     parser = command_line(__doc__, n=10_000_000, draws=1_000)
     parser.add_argument("--units", type=int, default=1_000_000)
     parser.add_argument("--memory", type=int, default=1_000_000, help="rows in memory at most")
-    parser.add_argument("--folder", type=Path, help="where there is room for the rows")
-    parser.add_argument("--small", action="store_true")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        child(**json.loads(args.child))
-        return
+    args = parsed(parser, CHILDREN)
     n, units, draws = (30_000, 3_000, 200) if args.small else (args.n, args.units, args.draws)
     with TemporaryDirectory(dir=args.folder) as folder:
-        made = run("make", folder, n=n, units=units)
+        made = run("make", folder=folder, n=n, units=units)
         print(f"{n:,} rows of {made.pop('row bytes')} bytes, {units:,} units\n")
         how = {"on disk": False} | ({"in memory": True} if n <= args.memory else {})
         results = {
-            name: run("sample", folder, units=units, draws=draws, in_memory=in_memory)
+            name: run("sample", folder=folder, units=units, draws=draws, in_memory=in_memory)
             for name, in_memory in how.items()
         }
         stages = {"on disk": made | results["on disk"]["stages"]}
-        stages["on disk"] |= run("append", folder, n=n, units=units)
+        stages["on disk"] |= run("append", folder=folder, n=n, units=units)
         stages |= {name: r["stages"] for name, r in results.items() if name != "on disk"}
     lines = [
         [name, *(stages[how].get(name, {}).get(k) for how in stages for k in ("seconds", "memory"))]

@@ -11,20 +11,16 @@ where what others have read would count for nothing. Errors are those against th
 curvature, by Newton's method on all rows in plain NumPy: of that many rows the posterior is normal.
 """
 
-import argparse
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import numpy as np
 from _measure import QUIET, Checks, command_line, table
+from _on_disk import MB, Peak, parsed, run, status
 
-MB, BLOCK, SEED = 2**20, 2**18, 8
-GROUPS = Path("/sys/fs/cgroup")
+BLOCK, SEED = 2**18, 8
 IN_MEMORY = 1_000_000
 
 
@@ -39,34 +35,6 @@ def blocks(n, d, seed=SEED):
         X = rng.standard_normal((min(BLOCK, n - start), d), dtype="float32")
         p = 1 / (1 + np.exp(-X @ beta))
         yield {"X": X, "y": (rng.random(len(X), dtype="float32") < p).astype("int8")}
-
-
-def status(field):
-    """Bytes that the kernel says this process takes, or took at most; Linux only."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return 1024 * int(line.split()[1])
-    raise KeyError(field)
-
-
-class Peak:
-    """Largest private memory of this process, looked at between draws and by a thread."""
-
-    def __init__(self):
-        from threading import Event, Thread
-
-        self.largest, self._ended = 0, Event()
-        self._thread = Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def _watch(self):
-        while not self._ended.wait(0.02):
-            self.largest = max(self.largest, status("RssAnon"))
-
-    def end(self):
-        self._ended.set()
-        self._thread.join()
-        return self.largest
 
 
 def make(folder, n, d):
@@ -178,38 +146,6 @@ def posterior(folder, d):
     return {"mean": beta.tolist(), "sd": sd.tolist()}
 
 
-def run(what, limit=None):
-    """Run one of the above in a process of its own, with so many bytes of memory at most."""
-    command = [sys.executable, "-W", "ignore", __file__, "--child", json.dumps(what)]
-    group = control_group(limit) if limit else None
-
-    def enter():
-        if group:
-            (group / "cgroup.procs").write_text(str(os.getpid()))
-
-    try:
-        done = subprocess.run(command, text=True, stdout=subprocess.PIPE, preexec_fn=enter)
-        if done.returncode:
-            sys.exit(f"{what} ended with {done.returncode}")
-    finally:
-        if group:
-            group.rmdir()
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def control_group(limit):
-    """Make a group of processes whose memory, with the pages of files, is limited."""
-    first = GROUPS / "memory"
-    group = (first if first.is_dir() else GROUPS) / f"rows_on_disk_{os.getpid()}"
-    try:
-        group.mkdir()
-        name = "memory.limit_in_bytes" if first.is_dir() else "memory.max"
-        (group / name).write_text(str(limit))
-    except OSError as error:
-        sys.exit(f"Memory is limited by a control group, and {group} cannot be made: {error}")
-    return group
-
-
 def drop_pages(folder):
     """Take the rows out of the system's cache: a group is not charged for pages that are there."""
     file = os.open(folder / "x.rows" / "rows.bin", os.O_RDONLY)
@@ -223,43 +159,32 @@ def drop_pages(folder):
 CHILDREN = {"make": make, "sample": sample, "posterior": posterior, "refit": refit}
 
 
-def child(what, folder=None, **given):
-    found = CHILDREN[what](folder and Path(folder), **given)
-    print(json.dumps(found))
-
-
 def main():
     parser = command_line(__doc__, n=100_000_000, d=10, draws=5_000)
     parser.add_argument("--limit", type=int, default=1_500, help="MB of memory; 0: no such run")
-    parser.add_argument("--folder", type=Path, help="where there is room for the rows")
-    parser.add_argument("--small", action="store_true")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        child(**json.loads(args.child))
-        return
+    args = parsed(parser, CHILDREN)
     n, d, draws = (2_000_000, args.d, 500) if args.small else (args.n, args.d, args.draws)
     with TemporaryDirectory(dir=args.folder) as folder:
         of = {"d": d, "folder": folder}
-        made = run({"what": "make", "n": n, **of})
+        made = run("make", n=n, **of)
         size = made["bytes"]
         print(f"{n:,} rows of {made['row bytes']} bytes, {size / 1e9:.2f} GB")
         print(f"made in {made['seconds']:.1f} s beside drawing the numbers: "
               f"{n / made['seconds'] / 1e6:.2f} million rows per second, "
               f"{made['memory'] / MB:.0f} MB of memory\n")  # fmt: skip
-        exact = run({"what": "posterior", **of})
+        exact = run("posterior", **of)
         limit = args.limit * MB
         on_disk = {"what": "sample", "n": n, "draws": draws, **of}
         in_memory = {"what": "sample", "n": min(n, IN_MEMORY), "d": d, "draws": draws}
         results = {
-            f"{in_memory['n']:,} rows in memory": run(in_memory),
-            "on disk": run(on_disk),
-            f"{in_memory['n']:,} in memory, again": run(in_memory),
+            f"{in_memory['n']:,} rows in memory": run(**in_memory),
+            "on disk": run(**on_disk),
+            f"{in_memory['n']:,} in memory, again": run(**in_memory),
         }
         if limit:
             drop_pages(Path(folder))
-            results[f"on disk, {args.limit:,} MB of memory"] = run(on_disk, limit)
-        again = run({"what": "refit", "n": n, **of})
+            results[f"on disk, {args.limit:,} MB of memory"] = run(**on_disk, limit=limit)
+        again = run("refit", n=n, **of)
     mean, sd = np.array(exact["mean"]), np.array(exact["sd"])
     lines, checks = [], Checks()
     for name, r in results.items():

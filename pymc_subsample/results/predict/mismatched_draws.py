@@ -1,9 +1,8 @@
 """Whether draws are of the model: of another one, or of Bambi's fit with the intercept moved."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -156,20 +155,12 @@ def _heights(
     function: RowFunction, center: Mapping[str, np.ndarray], name: str, moves: np.ndarray
 ) -> np.ndarray:
     """Log-likelihoods of all rows, a variable moved."""
-    rng = np.random.default_rng(0)
+    draws = [[v + by if n == name else v for n, v in center.items()] for by in moves]
 
-    def height(by: np.ndarray) -> float:
-        values = [v + by if n == name else v for n, v in center.items()]
-        return sum(_over(function, lambda x: next(function([values], x, rng)).sum(dtype=float)))
-
-    return np.array([height(by) for by in moves])
-
-
-def _over(function: RowFunction, work: Callable[[list[np.ndarray]], Any]) -> Iterator[Any]:
-    """Yield what `work` makes of columns of all rows, some at a time."""
-
-    def part(start: int) -> Any:
+    def part(start: int) -> np.ndarray:
         index = np.arange(start, min(start + _PIECE, function.n_rows))
-        return work([np.take(r.value, index, r.axis) for r in function.raw])
+        columns = [np.take(r.value, index, r.axis) for r in function.raw]
+        found = function(draws, columns, np.random.default_rng(0))
+        return np.array([x.sum(dtype=float) for x in found])
 
-    return current().map(part, range(0, function.n_rows, _PIECE))
+    return sum(current().map(part, range(0, function.n_rows, _PIECE)), np.zeros(len(moves)))

@@ -912,7 +912,7 @@ def fitted(rows):
 @pytest.mark.costly(cases=1)
 def test_draws_of_another_model_of_the_same_names_are_noticed(fitted, rows, monkeypatch):
     """By all rows, read in pieces; the model that was sampled is taken without a word."""
-    monkeypatch.setattr("pymc_subsample.results.predict.mismatched_draws._PIECE", 7_000)
+    monkeypatch.setattr("pymc_subsample.rows.row_store.RowStore.batch_size", lambda self: 700)
     x, y, group = rows
     with warnings.catch_warnings():
         warnings.simplefilter("error")
