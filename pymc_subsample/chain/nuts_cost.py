@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from time import thread_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
@@ -79,12 +79,17 @@ def seconds_per_pass(expansion: Expansion, evaluate: Callable[[np.ndarray], None
         if sum(c.shape[1] for c in chunks) >= _TIMED_ROWS:
             break
     evaluate(chunks[0])
+    seconds = _seconds(lambda: [evaluate(rows) for rows in chunks])
+    return seconds * expansion.n_rows / sum(c.shape[1] for c in chunks)
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    """Seconds of the processor that something takes, again and again."""
     passes, start = 0, thread_time()
     while (spent := thread_time() - start) < _TIMED_SECONDS or not passes:
-        for rows in chunks:
-            evaluate(rows)
+        work()
         passes += 1
-    return spent / passes * expansion.n_rows / sum(c.shape[1] for c in chunks)
+    return spent / passes
 
 
 def seconds_per_evaluation(step: "ChainStep") -> float:
@@ -132,11 +137,8 @@ def seconds_as_written(model: pm.Model, rows: int, at_most: float) -> float:
     point += rng.uniform(-1, 1, len(point))  # as in PyMC's default, "jitter+adapt_diag"
     with np.errstate(all="ignore"):
         density(point)  # compiles it
-        passes, began = 0, thread_time()
-        while (spent := thread_time() - began) < _TIMED_SECONDS or not passes:
-            density(point)
-            passes += 1
-    return COMPILE_SECONDS + gradients * (spent / passes + _BESIDE)
+        seconds = _seconds(lambda: density(point))
+    return COMPILE_SECONDS + gradients * (seconds + _BESIDE)
 
 
 class _Expanded:

@@ -31,6 +31,15 @@ def with_lists(coords: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     }
 
 
+def require_tree(value: Any, name: str = "idata", otherwise: str = "") -> None:
+    """Refuse what is no result of `pm.sample`."""
+    if not isinstance(value, xr.DataTree):
+        raise TypeError(
+            f"{name} must be the DataTree that pm.sample returned, got "
+            f"{type(value).__name__}.{otherwise}"
+        )
+
+
 def check_selection(
     idata: xr.DataTree,
     var_names: str | Sequence[str] | None = None,
@@ -39,11 +48,8 @@ def check_selection(
     coords: Mapping[str, Any] | None = None,
 ) -> None:
     """Refuse what selects no draws."""
-    if not isinstance(idata, xr.DataTree):
-        raise TypeError(
-            f"idata must be the DataTree that pm.sample returned, got {type(idata).__name__}. A "
-            "group alone doesn't say which signs its draws have."
-        )
+    alone = " A group alone doesn't say which signs its draws have."
+    require_tree(idata, otherwise=alone)
     text("group", group, "a group of idata")
     if group not in idata.children:
         raise ValueError(f"group: idata has no group {group!r}; it has {sorted(idata.children)}.")

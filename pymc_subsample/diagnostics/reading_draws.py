@@ -11,7 +11,7 @@ from arviz_base.labels import BaseLabeller
 from arviz_base.sel_utils import xarray_sel_iter
 from pymc.initial_point import make_initial_point_expression
 
-from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
+from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS, require_tree
 from pymc_subsample.diagnostics.perturbation import farthest, standardised
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.bambi import to_keep
@@ -23,11 +23,7 @@ _FAR = "__farthest__"
 
 def group(idata: xr.DataTree, name: str, said: str) -> xr.Dataset:
     """Return a group of a result, with chains and draws first; refuse what has no such draws."""
-    if not isinstance(idata, xr.DataTree):
-        raise TypeError(
-            f"{said}: idata must be an xarray.DataTree, as pm.sample returns it, got "
-            f"{type(idata).__name__}."
-        )
+    require_tree(idata, f"{said}: idata")
     if name not in idata.children:
         raise ValueError(
             f"{said}: idata has no group {name!r}, only {list(idata.children)}. Pass what "

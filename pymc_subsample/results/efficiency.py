@@ -7,7 +7,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pymc_subsample.diagnostics.data_trees import KEEP_DIMS, SAMPLE_DIMS, check_selection
+from pymc_subsample.diagnostics.data_trees import (
+    KEEP_DIMS,
+    SAMPLE_DIMS,
+    check_selection,
+    require_tree,
+)
 from pymc_subsample.diagnostics.integrals import counted
 from pymc_subsample.diagnostics.reading_draws import sample_stats, sampled_rows
 from pymc_subsample.results.expectations import summary
@@ -103,10 +108,7 @@ def efficiency(
 
 def subsampling_statistics(idata: xr.DataTree, *names: str) -> xr.Dataset:
     """Return `sample_stats`; refuse a result that lacks any of the named statistics."""
-    if not isinstance(idata, xr.DataTree):
-        raise TypeError(
-            f"idata must be the DataTree that pm.sample returned, got {type(idata).__name__}."
-        )
+    require_tree(idata)
     stats = sample_stats(idata)
     missing = [name for name in names if name not in stats]
     if missing:

@@ -85,7 +85,7 @@ def _uses_of(reading: Reading, name: str, value: Variable) -> list[Use]:
             "is a ZeroSumNormal: its levels add up to zero, so that they depend on each other. "
             "Give it a normal prior, whose mean the intercept takes"
         )
-    found = [_use(reading, i, name, value) for i, term in enumerate(reading.terms)
+    found = [_use(reading, i, value) for i, term in enumerate(reading.terms)
              if value in ancestors([term.graph])]  # fmt: skip
     found += _uses_in_priors(reading, name, value)
     if all(isinstance(use.term, str) and (use.index >= 0).all() for use in found):
@@ -118,7 +118,7 @@ def _op(reading: Reading, name: str) -> str:
     return op_name(reading.model[name].owner.op)
 
 
-def _use(reading: Reading, position: int, name: str, value: Variable) -> Use:
+def _use(reading: Reading, position: int, value: Variable) -> Use:
     """Return how the rows of a term read a variable, along the first axis on which they do."""
     term = reading.terms[position]
     axes = sorted((a for a, n in enumerate(term.shape) if n > 1), key=lambda a: -term.shape[a])

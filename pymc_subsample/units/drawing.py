@@ -11,12 +11,12 @@ from scipy.special import gammaln
 
 from pymc_subsample.graph.numpy_functions import frozen, numpy_function
 from pymc_subsample.units.accuracy import Marginal
-from pymc_subsample.units.level_values import variable_of
 from pymc_subsample.units.missed_mass import share_elsewhere
 from pymc_subsample.units.modes import Modes, find_modes
 from pymc_subsample.units.moving import moved
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reference import start_of
+from pymc_subsample.units.unit_arrays import variable_of
 from pymc_subsample.units.unit_densities import UnitFunctions
 
 # Proposals are Student-t with so many degrees of freedom, whose tails are heavier than those of

@@ -8,8 +8,8 @@ import numpy as np
 from pymc_subsample.model.table_lengths import filled_up
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.quadrature import centred, nodes_of
+from pymc_subsample.units.unit_arrays import Part
 from pymc_subsample.units.unit_densities import UnitFunctions
-from pymc_subsample.units.unit_rows import Part
 
 # A choice: nodes that a table more saves at each pass over all rows, a quarter of a second of them,
 # beside the tens of seconds that compiling it takes.

@@ -4,10 +4,10 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from pymc_subsample.units.level_values import levels_of
 from pymc_subsample.units.modes import Modes, find_modes
 from pymc_subsample.units.node_batches import batches
 from pymc_subsample.units.states import is_discrete
+from pymc_subsample.units.unit_arrays import levels_of
 from pymc_subsample.units.unit_densities import UnitFunctions
 
 # Units among which the reference is looked for, fewer if they have more rows in all: it is off by

@@ -14,11 +14,10 @@ from scipy.special import logsumexp
 from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.graph.numpy_functions import NumpyFunction, frozen, numpy_function
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
-from pymc_subsample.units.level_values import by_level
 from pymc_subsample.units.quadrature import nodes_of
 from pymc_subsample.units.standardised import log_volume
 from pymc_subsample.units.stored_rows import PIECE_ROWS
-from pymc_subsample.units.unit_rows import Part, among, part_of, sums
+from pymc_subsample.units.unit_arrays import Part, among, by_level, part_of, sums
 
 
 class UnitFunctions:

@@ -10,8 +10,8 @@ from pymc_subsample.graph.numpy_functions import evaluate, numpy_function
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.drawing import StateDrawer
-from pymc_subsample.units.level_values import variable_of
 from pymc_subsample.units.reference import integrals
+from pymc_subsample.units.unit_arrays import variable_of
 from pymc_subsample.units.unit_densities import UnitFunctions
 
 # Sums of many terms in another order agree to this share of their size.

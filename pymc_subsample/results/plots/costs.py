@@ -13,6 +13,7 @@ from pymc_subsample.diagnostics.data_trees import (
     apply,
     check_selection,
     draws_of,
+    require_tree,
     signs_of,
 )
 from pymc_subsample.diagnostics.integrals import counted, worded
@@ -167,10 +168,7 @@ def plot_error_against_cost(
     """
     count("n_points", n_points, smallest=2, most=_MOST_POINTS)
     choice("cost", cost, tuple(_COSTS))
-    if not isinstance(reference, xr.DataTree):
-        raise TypeError(
-            f"reference must be the DataTree of a long run, got {type(reference).__name__}."
-        )
+    require_tree(reference, "reference")
     mean, sd, noise = _moments(reference, var_names, filter_vars, coords)
     lines = {}
     for name, idata in named(runs).items():

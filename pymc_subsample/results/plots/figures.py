@@ -12,6 +12,7 @@ from arviz_plots import PlotCollection
 from arviz_plots.plot_collection import backend_from_object
 from numpy.typing import ArrayLike
 
+from pymc_subsample.diagnostics.data_trees import require_tree
 from pymc_subsample.validation import choice, mapping
 
 GREY = "#777777"
@@ -49,11 +50,7 @@ def named(runs: xr.DataTree | Mapping[str, xr.DataTree]) -> dict[str, xr.DataTre
         )
     found: dict[str, xr.DataTree] = {}
     for name, idata in runs.items():
-        if not isinstance(idata, xr.DataTree):
-            raise TypeError(
-                f"runs[{name!r}] must be the DataTree that pm.sample returned, got "
-                f"{type(idata).__name__}."
-            )
+        require_tree(idata, f"runs[{name!r}]")
         found[str(name)] = idata
     return found
 
