@@ -352,7 +352,7 @@ def test_no_model():
 # A panel may be sampled with the variables of its units too
 
 
-def panel(units=300, each=5):
+def outcomes(units=300, each=5):
     """Binary outcomes of units, each with an effect of its own."""
     rng = np.random.default_rng(8)
     unit = np.repeat(np.arange(units), each)
@@ -370,7 +370,7 @@ def test_a_panel_is_timed_as_it_is_written():
     with pm.Model() as trivial:
         pm.Normal("z", shape=2)
     least = seconds_as_written(trivial, 2, np.inf)
-    found = seconds_as_written(panel(30_000, 5), 150_000, np.inf)
+    found = seconds_as_written(outcomes(30_000, 5), 150_000, np.inf)
     assert COMPILE_SECONDS < least < found / 3 < np.inf
 
 
@@ -379,15 +379,15 @@ def test_a_small_panel_is_for_nuts_before_anything_is_set_up(monkeypatch, said):
     monkeypatch.setattr(choosing, "HMCECS", None)
     for seconds in (SAVED_SECONDS + COMPILE_SECONDS, 1 + SAVED_SECONDS + COMPILE_SECONDS):
         monkeypatch.setattr(few_rows, "seconds_as_written", lambda *_, s=seconds: s)
-        found = few_rows.few_rows(panel(), ["y"], None)
+        found = few_rows.few_rows(outcomes(), ["y"], None)
         assert (found is None) == (seconds > SAVED_SECONDS + COMPILE_SECONDS)
     monkeypatch.setattr(few_rows, "seconds_as_written", lambda *_: 8.0)
-    assert type(pms.auto(model=panel(), fallback=True)) is pm.NUTS
+    assert type(pms.auto(model=outcomes(), fallback=True)) is pm.NUTS
     assert "So few rows (1,500) take pm.NUTS about 8 s, most of which is" in said()[0]
 
 
 def test_what_cannot_be_sampled_sooner_is_not_compiled(monkeypatch):
-    model = panel()
+    model = outcomes()
     monkeypatch.setattr(model, "logp_dlogp_function", None)
     assert seconds_as_written(model, 10**7, 60.0) == np.inf
     with model:
@@ -399,14 +399,14 @@ def test_what_cannot_be_sampled_sooner_is_not_compiled(monkeypatch):
 @pytest.mark.parametrize(("seconds", "said_so"), [(0.1, True), (1e6, False)])
 def test_what_a_panel_takes_as_it_is_written_is_said(seconds, said_so, monkeypatch, said):
     monkeypatch.setattr(nuts_instead, "seconds_as_written", lambda *_: seconds)
-    pms.auto(model=panel(1_000, 12))
+    pms.auto(model=outcomes(1_000, 12))
     assert ("with pm.sample(), z sampled too, about 0.1 s" in "".join(said())) == said_so
 
 
 @pytest.mark.costly
 @pytest.mark.parametrize(("seconds", "faster"), [(0.1, False), (1e6, True)])
 def test_who_reads_most_units_is_told_of_the_model_as_it_is(seconds, faster, monkeypatch):
-    step = pms.HMCECS(model=panel())
+    step = pms.HMCECS(model=outcomes())
     monkeypatch.setattr(nuts_instead, "seconds_as_written", lambda *_: seconds)
     monkeypatch.setattr(pms.HMCECS, "share", 0.6)
     found = nuts_instead.Comparison(0.006, 5.0, 40.0, 8.0)
