@@ -6,7 +6,7 @@ of them, to see how many gradients it needs.
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import thread_time
@@ -79,15 +79,16 @@ def seconds_per_pass(expansion: Expansion, evaluate: Callable[[np.ndarray], None
         if sum(c.shape[1] for c in chunks) >= _TIMED_ROWS:
             break
     evaluate(chunks[0])
-    seconds = _seconds(lambda: [evaluate(rows) for rows in chunks])
+    seconds = _seconds(evaluate, chunks)
     return seconds * expansion.n_rows / sum(c.shape[1] for c in chunks)
 
 
-def _seconds(work: Callable[[], Any]) -> float:
-    """Seconds of the processor that something takes, again and again."""
+def _seconds(work: Callable[[np.ndarray], Any], parts: Sequence[np.ndarray]) -> float:
+    """Seconds of the processor that something takes for all parts, again and again."""
     passes, start = 0, thread_time()
     while (spent := thread_time() - start) < _TIMED_SECONDS or not passes:
-        work()
+        for part in parts:
+            work(part)
         passes += 1
     return spent / passes
 
@@ -137,7 +138,7 @@ def seconds_as_written(model: pm.Model, rows: int, at_most: float) -> float:
     point += rng.uniform(-1, 1, len(point))  # as in PyMC's default, "jitter+adapt_diag"
     with np.errstate(all="ignore"):
         density(point)  # compiles it
-        seconds = _seconds(lambda: density(point))
+        seconds = _seconds(density, [point])
     return COMPILE_SECONDS + gradients * (seconds + _BESIDE)
 
 

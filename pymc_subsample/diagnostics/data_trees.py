@@ -31,13 +31,14 @@ def with_lists(coords: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     }
 
 
-def require_tree(value: Any, name: str = "idata", otherwise: str = "") -> None:
-    """Refuse what is no result of `pm.sample`."""
+def require_tree(value: Any, name: str = "idata", otherwise: str = "") -> xr.DataTree:
+    """Return a result of `pm.sample`; refuse what is none."""
     if not isinstance(value, xr.DataTree):
         raise TypeError(
             f"{name} must be the DataTree that pm.sample returned, got "
             f"{type(value).__name__}.{otherwise}"
         )
+    return value
 
 
 def check_selection(

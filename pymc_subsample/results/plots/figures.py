@@ -50,8 +50,7 @@ def named(runs: xr.DataTree | Mapping[str, xr.DataTree]) -> dict[str, xr.DataTre
         )
     found: dict[str, xr.DataTree] = {}
     for name, idata in runs.items():
-        require_tree(idata, f"runs[{name!r}]")
-        found[str(name)] = idata
+        found[str(name)] = require_tree(idata, f"runs[{name!r}]")
     return found
 
 
