@@ -90,7 +90,7 @@ def residual(affine: AffineMap, at: RowLayout, row: LoopCode) -> str:
     """Residuals, and the gradient of what a rule makes of them; see `kernels.linear.weigh`."""
     lines = [
         "def residual(phi, rows, center, rule, weight, setting, d, grad):",
-        f"    v = np.empty(({at.n_predictors + 1}, rows.shape[1]))",
+        f"    v = np.empty(({at.n_predictors}, rows.shape[1]))",
         *_residuals(affine, at, row),
         f"        q = rows[{at.level}, i]",
         *_proxy(at),

@@ -102,29 +102,25 @@ def backproject(dense, dense_scale, gather, gather_scale, const, const_scale, v,
 
 @_jit
 def weigh(rule, weight, setting, d, v):
-    """Scale v, (E + 1, m), by the derivative in d_i of what the rule makes of d, shape (m,).
-
-    See `kernels.model`; the last line of v is room for the derivatives.
-    """
-    m, last = d.shape[0], v.shape[0] - 1
+    """Scale each v_i by the derivative in d_i of what the rule makes of d; see `kernels.model`."""
     if rule == PERTURBED:
         mean = 0.0
-        for i in range(m):
+        for i in range(d.shape[0]):
             mean += d[i]
-        mean /= m
-        for i in range(m):
-            v[last, i] = weight - setting * weight * weight * (d[i] - mean)
+        mean /= d.shape[0]
+        for e in range(v.shape[0]):
+            for i in range(d.shape[0]):
+                v[e, i] *= weight - setting * weight * weight * (d[i] - mean)
     elif rule == BLOCK_POISSON:
-        for start in range(0, m, MINIBATCH):
+        for start in range(0, d.shape[0], MINIBATCH):
             total = 0.0
             for i in range(start, start + MINIBATCH):
                 total += d[i]
             slope = weight / (weight * total - setting)
-            for i in range(start, start + MINIBATCH):
-                v[last, i] = slope
+            for e in range(v.shape[0]):
+                for i in range(start, start + MINIBATCH):
+                    v[e, i] *= slope
     else:  # BRIGHT
-        for i in range(m):
-            v[last, i] = weight / -np.expm1(-weight * d[i])
-    for e in range(last):
-        for i in range(m):
-            v[e, i] *= v[last, i]
+        for e in range(v.shape[0]):
+            for i in range(d.shape[0]):
+                v[e, i] *= weight / -np.expm1(-weight * d[i])
