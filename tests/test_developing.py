@@ -26,7 +26,7 @@ from pymc_subsample import samplers
 from pymc_subsample.compiled import cache
 from pymc_subsample.compiled.functions import Compiled, address_of, function_at, generator_at
 from pymc_subsample.expansion import linear
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, GATHER, Model
+from pymc_subsample.kernels.model import ANCHOR, GATHER, LEFT, Model
 from pymc_subsample.samplers import minibatch, registry
 from pymc_subsample.samplers.gradients import integrators
 from pymc_subsample.samplers.gradients.stationary import variances
@@ -358,7 +358,7 @@ def test_an_integrator_is_an_argument(obabo):
 def accepts(criterion, model, sums, permutation, generator, phi, new_phi, unseen):
     """Let compiled code accept."""
     reader = acceptance.Reader(
-        function_at(model.functions[0], ANCHOR), function_at(model.functions[1], CHANGE),
+        function_at(model.functions[0], ANCHOR), function_at(model.functions[1], LEFT),
         function_at(model.functions[2], GATHER), model.columns, model.width, sums.center,
         sums.order, permutation, np.empty(0, np.uint32), 500.0,
     )  # fmt: skip
@@ -372,20 +372,20 @@ def test_snippets_run_and_python_does_what_compiled_code_does(monkeypatch, capsy
     exec("\n".join(SNIPPETS), found := {"__name__": "page"})
     printed = capsys.readouterr().out
     assert "threshold=-0.5" in printed
-    assert "def change(phi, new_phi, center, rows, change):" in printed
+    assert "def left(phi, center, rows, value):" in printed
 
     ex, test, at = found["expansion"], found["confidence"].decide, found["at"]
     settings, every = np.array([50, 0.05, 2.0, 2.0, 0]), np.arange(500, dtype=np.uint32)
     unseen = acceptance.begun(0.1, -0.5, np.nan, np.nan, np.nan, np.nan)
     where = found["here"], found["there"]
     reader = acceptance.Reader(
-        ex.anchor, ex.change, ex.gather, ex.packer.table, ex.width, at.center, 1, every,
+        ex.anchor, ex.left, ex.gather, ex.packer.table, ex.width, at.center, 1, every,
         np.empty(0, np.uint32), 500.0,
     )  # fmt: skip
     python = acceptance.accept.py_func(
         test.py_func, settings, reader, np.random.default_rng(2), *where, 1, unseen
     )
-    model, rng = ex.model("anchor", "change", "gather"), np.random.default_rng(2)
+    model, rng = ex.model("anchor", "left", "gather"), np.random.default_rng(2)
     criterion = acceptance.Criterion(Compiled(test, DECIDE, None).address, settings)
     machine = accepts(criterion, model, at.sums(1), every, address_of(rng), *where, unseen)
     results = []

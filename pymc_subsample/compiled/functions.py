@@ -114,7 +114,7 @@ def compile_graph(
         Inputs of the graph.
     outputs : mapping of str to Variable
         Where each output goes: an element of a buffer for a scalar, such as ``"total[0]"``, and
-        element i of it for a vector, such as ``"grad[4 + i]"``.
+        element i of it for a vector, such as ``"grad[4 + i]"``. What ends in " +" is added to.
     buffers : sequence of str
         Names of the buffers, in order.
     signature : numba signature
@@ -139,9 +139,9 @@ def compile_graph(
     # Loops, because numba takes a second or two to compile an assignment to a slice.
     for i, (target, output) in enumerate(outputs.items()):
         if output.type.ndim == 0:
-            lines.append(f"    {target} = r{i}.item()")
+            lines.append(f"    {target}= r{i}.item()")
         else:
-            lines += [f"    for i in range(r{i}.shape[0]):", f"        {target} = r{i}[i]"]
+            lines += [f"    for i in range(r{i}.shape[0]):", f"        {target}= r{i}[i]"]
     return compile_source(name, "\n".join(lines), {"inner": inner, "np": np}, signature, key)
 
 

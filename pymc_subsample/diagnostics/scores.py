@@ -72,7 +72,7 @@ def log_densities(expansion: Expansion, thetas: np.ndarray, temperature: float) 
     Without gradients, which a log-likelihood need not have.
     """
     points = [expansion.parameters(theta) for theta in thetas]
-    expansion.addresses("loglik")  # compiled before other processes are asked
+    expansion.addresses("left")  # compiled before other processes are asked
     level = sum(expansion.over(_levels, [phi for phi, _ in points]))
     return np.array([logprior for _, logprior in points]) + level / temperature
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
-from numba import types
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.compiled.functions import MATRIX, VECTOR, Compiled, building_graphs
+from pymc_subsample.compiled.functions import Compiled, building_graphs
 from pymc_subsample.expansion.curvature import MAX_CURVATURE, Totals, empty_sum
 from pymc_subsample.expansion.loops import compile_loops
 from pymc_subsample.expansion.packing import Packer
-from pymc_subsample.kernels.model import BACKWARD, FORWARD, Model
+from pymc_subsample.kernels.model import ALONE, BACKWARD, FORWARD, Model
 from pymc_subsample.model import TallModel
 from pymc_subsample.rows.row_store import RowStore
 from pymc_subsample.rows.workers import Workers, current
@@ -31,8 +30,6 @@ _CHUNK_BYTES = 2**22
 _MOST_RESULTS = 4096
 # What the functions of worker processes read of an expansion, beside those that are compiled.
 _PORTABLE = ("order", "phi_size", "width", "linear", "sums", "packer", "curvature", "level")
-
-LOGLIK = types.void(VECTOR, MATRIX, VECTOR)
 
 # Which rows, or their raw columns, and which of them, shape (e,), are left out.
 Chunk = tuple[slice | list[np.ndarray], np.ndarray]
@@ -50,9 +47,7 @@ def _compiled(name: str) -> "cached_property[Compiled]":
 class Expansion:
     """What a model's compiled transitions and full-data passes need, for one order.
 
-    Functions are compiled when first asked for; see `kernels.model`. Only the linear-predictor path
-    has `residual` and `glow`. ``loglik(phi, rows, value)`` writes log-likelihoods, shape (m,), of
-    rows that need not be anchored.
+    Functions are compiled when first asked for; see `kernels.model`.
 
     The chain's vector is theta, d elements, unless the expansion has coordinates of its own; then
     constants of those follow. Packed rows are stored column by column, shape (width, m).
@@ -78,7 +73,7 @@ class Expansion:
     # of each; see `coefficients.Coefficients`. None where rows have no few predictors.
     remainder: Callable[[np.ndarray], Callable | None]
     # ``third()`` returns the same with control variates of order 3, or None where rows have more
-    # than three predictors. It has no `difference`, `gradient`, `products` and `glow`.
+    # than three predictors. It has no `residual` and `gradient`.
     third: Callable[[], "Expansion | None"]
     # ``cause(center, row)`` says in words what gives a packed row no derivatives, if that is found.
     cause: Callable[[np.ndarray, np.ndarray], str | None]
@@ -99,15 +94,11 @@ class Expansion:
 
     forward = _compiled("forward")
     backward = _compiled("backward")
-    difference = _compiled("difference")
-    gradient = _compiled("gradient")
-    products = _compiled("products")
     residual = _compiled("residual")
-    glow = _compiled("glow")
+    gradient = _compiled("gradient")
     anchor = _compiled("anchor")
-    change = _compiled("change")
+    left = _compiled("left")
     gather = _compiled("gather")
-    loglik = _compiled("loglik")
 
     def addresses(self, *names: str) -> np.ndarray:
         """Addresses of some of the functions, for a compiled transition."""
@@ -237,8 +228,22 @@ class Expansion:
         self.anchor(center, rows)
         d, grad = np.empty((len(points), rows.shape[1])), np.zeros(self.phi_size)
         for out, phi in zip(d, points, strict=True):
-            self.difference(phi, rows, center, 1.0, 0.0, out, grad)
+            self.residual(phi, rows, center, ALONE, 1.0, 0.0, out, grad)
         return d
+
+    def loglik(self, phi: np.ndarray, rows: np.ndarray, value: np.ndarray) -> None:
+        """Write log-likelihoods, shape (m,), of rows that are packed but not anchored."""
+        self.left(phi, phi, rows, value)
+
+    def change(
+        self, phi: np.ndarray, new_phi: np.ndarray, center: np.ndarray, rows: np.ndarray,
+        out: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Write the change of rows' residuals, shape (m,); see `kernels.model.change`."""
+        before = np.empty(len(out))
+        self.left(phi, center, rows, before)
+        self.left(new_phi, center, rows, out)
+        out -= before
 
     def chunks(self, without: np.ndarray | tuple = ()) -> Iterator[np.ndarray]:
         """Yield all rows but some, packed but not anchored, in chunks of bounded memory."""

@@ -22,13 +22,13 @@ from pymc_subsample.compiled.functions import (
     compile_source,
 )
 from pymc_subsample.expansion.curvature import MAX_CURVATURE, Totals
-from pymc_subsample.expansion.expansion import LOGLIK, Expansion, parameter_functions
+from pymc_subsample.expansion.expansion import Expansion, parameter_functions
 from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.expansion.quadratic import STEP
 from pymc_subsample.expansion.undefined import cause
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, rebuild
 from pymc_subsample.graph.scalar_loop_gradients import gradients
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, MINIBATCH
+from pymc_subsample.kernels.model import ANCHOR, BLOCK_POISSON, GRADIENT, LEFT, MINIBATCH, RESIDUAL
 from pymc_subsample.model import TallModel
 
 _LEVEL = types.void(VECTOR, MATRIX, VECTOR, VECTOR)
@@ -47,7 +47,6 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
     phi = pt.tensor("phi", dtype="float64", shape=(model.phi_size,))
     center = pt.tensor("center", dtype="float64", shape=(model.phi_size,))
     weight = pt.tensor("weight", dtype="float64", shape=())
-    setting = pt.tensor("setting", dtype="float64", shape=())
 
     def loglik(at: Variable) -> Variable:
         parts = {
@@ -62,10 +61,10 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
     rough = sums.rough() if order else None
     order = min(order, 1) if rough is not None else order
 
-    def residual(point: Variable) -> Variable:
-        """Log-likelihoods at a point less their control variates."""
+    def left_at(point: Variable) -> Variable:
+        """Log-likelihoods at a point less their control variates' change from the reference."""
         direction = phi.type("direction")
-        proxy, derivative, factorial = at_center, at_center, 1.0
+        proxy, derivative, factorial = pt.zeros_like(at_center), at_center, 1.0
         for k in range(1, order + 1):
             derivative = _directional(derivative, center, direction)
             factorial *= k
@@ -73,58 +72,46 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         [proxy] = rebuild([proxy], {direction: point - center})
         return loglik(point) - proxy
 
-    def compiled(name: str, d: Variable, objective: Variable) -> Compiled:
+    def residual() -> Compiled:
+        rule = pt.tensor("rule", dtype="int64", shape=())
+        setting = pt.tensor("setting", dtype="float64", shape=())
+        d = left_at(phi) - at_center
+        products, m = pt.eq(rule, BLOCK_POISSON), pt.maximum(d.shape[0], 1)
+        blocks = d.reshape((-1, pt.switch(products, MINIBATCH, m)))
+        total = blocks.sum(axis=1, keepdims=True)
+        apart = weight - setting * weight**2 * (blocks - total / m)
+        weights = pt.switch(products, weight / (weight * total - setting), apart).ravel()
         return compile_graph(
-            name,
-            [phi, rows, center, weight, setting],
-            {"d[i]": d, "grad[i]": grad(objective, phi)},
+            "residual",
+            [phi, rows, center, rule, weight, setting],
+            {"d[i]": d, "grad[i] +": grad(None, phi, known_grads={d: weights})},
             ["d", "grad"],
-            DIFFERENCE,
+            RESIDUAL,
         )
-
-    def difference() -> Compiled:
-        d = residual(phi)
-        spread = ((d - d.mean()) ** 2).sum()
-        return compiled("difference", d, weight * d.sum() - 0.5 * setting * weight**2 * spread)
 
     def gradient() -> Compiled:
         return compile_graph(
             "gradient",
             [phi, rows, center, weight],
-            {"grad[i]": grad(weight * residual(phi).sum(), phi)},
+            {"grad[i] +": grad(weight * left_at(phi).sum(), phi)},
             ["grad"],
             GRADIENT,
         )
 
-    def products() -> Compiled:
-        d = residual(phi)
-        totals = d.reshape((-1, MINIBATCH)).sum(axis=1)
-        return compiled("products", d, pt.log(abs(weight * totals - setting)).sum())
-
-    def change() -> Compiled:
-        new_phi = phi.type("new_phi")
-        of = residual if order else loglik
+    def left() -> Compiled:
         return compile_graph(
-            "change",
-            [phi, new_phi, center, rows],
-            {"change[i]": of(new_phi) - of(phi)},
-            ["change"],
-            CHANGE,
+            "left", [phi, center, rows], {"value[i]": left_at(phi)}, ["value"], LEFT
         )
 
     def anchor() -> Compiled:
         return compile_source("anchor", "def anchor(center, rows):\n    pass", {}, ANCHOR, "none")
 
     functions = {
-        "difference": difference,
+        "residual": residual,
         "gradient": gradient,
-        "products": products,
         "anchor": anchor,
-        "change": change,
+        "left": left,
         "gather": packer.compile_gather,
-        "loglik": lambda: compile_graph(
-            "loglik", [phi, rows], {"value[i]": loglik(phi)}, ["value"], LOGLIK
-        ),
     }
     return Expansion(
         order=order,

@@ -26,7 +26,7 @@ from pymc_subsample.compiled.functions import (
 from pymc_subsample.expansion import linear_source
 from pymc_subsample.expansion.coefficients import Coefficients
 from pymc_subsample.expansion.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
-from pymc_subsample.expansion.expansion import LOGLIK, Expansion, parameter_functions
+from pymc_subsample.expansion.expansion import Expansion, parameter_functions
 from pymc_subsample.expansion.linear_source import LoopCode
 from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.expansion.predictor_ranges import derivative_bound, distinct
@@ -40,7 +40,7 @@ from pymc_subsample.graph.nodes import elemwise_name
 from pymc_subsample.graph.piecewise import Pieces
 from pymc_subsample.graph.scalar_loop_gradients import has_loops
 from pymc_subsample.kernels import linear as kernels
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, RESIDUAL
+from pymc_subsample.kernels.model import ANCHOR, GRADIENT, LEFT, RESIDUAL
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.predictors import MAX_PREDICTORS, Predictor
 
@@ -99,8 +99,6 @@ def linear_expansion(
         "predict": kernels.predict,
         "backproject": kernels.backproject,
         "weigh": kernels.weigh,
-        "weigh_bright": kernels.weigh_bright,
-        "weigh_products": kernels.weigh_products,
     }
     table_key = "|".join(f"{k}{v.shape}{v.tobytes().hex()}" for k, v in tables.items())
     table_key += inspect.getsource(kernels)
@@ -118,18 +116,13 @@ def linear_expansion(
         text = source(affine, layout, lines)
         return compile_source(name, text, environment | names, signature, key)
 
-    def moving(name: str, weigh: str) -> Callable[[], Compiled]:
-        source = partial(linear_source.with_gradient, name=name, weigh=weigh)
-        return lambda: build(name, source, lambda rows: rows.up_to(1), DIFFERENCE)
-
     functions = {
-        "difference": moving("difference", "weigh"),
+        "residual": lambda: build(
+            "residual", linear_source.residual, lambda rows: rows.up_to(1), RESIDUAL
+        ),
         "gradient": lambda: build(
             "gradient", linear_source.gradient, lambda rows: rows.up_to(1)[1:], GRADIENT
         ),
-        "products": moving("products", "weigh_products"),
-        "residual": lambda: build("residual", linear_source.residual, _levels, RESIDUAL),
-        "glow": moving("glow", "weigh_bright"),
         "anchor": lambda: build(
             "anchor",
             partial(linear_source.anchor, bounds=bool(bent)),
@@ -137,12 +130,11 @@ def linear_expansion(
             ANCHOR,
             bends=not bent,
         ),
-        "change": lambda: build("change", linear_source.change, _levels, CHANGE),
+        "left": lambda: build("left", linear_source.left, lambda rows: rows.up_to(0), LEFT),
         "gather": packer.compile_gather,
-        "loglik": lambda: build("loglik", linear_source.loglik, _levels, LOGLIK),
     }
     if order == 3:
-        functions = {name: functions[name] for name in ("residual", "anchor", "change", "gather")}
+        functions = {name: functions[name] for name in ("anchor", "left", "gather")}
     sums = LinearSums(affine, layout, model.phi_size)
 
     @cache
@@ -227,10 +219,6 @@ def linear_expansion(
     )
     bent: list[Variable] = [] if bends is None else bends(code, expansion)
     return expansion
-
-
-def _levels(rows: RowCode) -> list[Variable]:
-    return [rows.loglik]
 
 
 def _kind_of_curvature(model: TallModel, forms: Sequence[Affine]) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pymc_subsample.expansion.row_layout import FLAT, AffineMap, RowLayout, multiplicity
+from pymc_subsample.kernels.model import ALONE
 
 _ROWS = "dense, dense_scale, gather, gather_scale, offset, offset_scale"
 _BACK = "dense, dense_scale, gather, gather_scale, const, const_scale"
@@ -41,31 +42,22 @@ def _predict(affine: AffineMap, at: RowLayout, point: str) -> list[str]:
     ]
 
 
-def loglik(affine: AffineMap, at: RowLayout, row: LoopCode) -> str:
-    """Log-likelihoods alone."""
-    lines = ["def loglik(phi, rows, value):", *_predict(affine, at, "phi"), *row.before]
-    return "\n".join([*lines, "    for i in range(m):", row.call, "        value[i] = y0"])
-
-
-def residual(affine: AffineMap, at: RowLayout, row: LoopCode) -> str:
-    """Residuals alone."""
-    lines = ["def residual(phi, center, rows, d):", *_residuals(affine, at, row)]
-    lines += ["        q = 0.0", *_proxy(at), f"        d[i] = y0 - rows[{at.level}, i] - q"]
-    return "\n".join(lines)
+def left(affine: AffineMap, at: RowLayout, row: LoopCode) -> str:
+    """Log-likelihoods less their control variates' change from the reference."""
+    lines = ["def left(phi, center, rows, value):", *_residuals(affine, at, row)]
+    return "\n".join([*lines, "        q = 0.0", *_proxy(at), "        value[i] = y0 - q"])
 
 
 def _residuals(affine: AffineMap, at: RowLayout, row: LoopCode) -> list[str]:
     """Code up to the predictors' distances z from the reference, inside the loop over rows."""
-    shared = range(at.n_varying, at.n_predictors)
-    return [
-        *_predict(affine, at, "phi"),
-        *_constants(affine, "center", "star", shared),
-        *(f"    z{e} = x{e} - star{e}" for e in shared),
-        *row.before,
-        "    for i in range(m):",
-        row.call,
-        *(f"        z{e} = eta[{e}, i] - rows[{at.star + e}, i]" for e in range(at.n_varying)),
-    ]
+    lines = [*_predict(affine, at, "phi")]
+    if at.order:
+        shared = range(at.n_varying, at.n_predictors)
+        lines += _constants(affine, "center", "star", shared)
+        lines += [f"    z{e} = x{e} - star{e}" for e in shared]
+    lines += [*row.before, "    for i in range(m):", row.call]
+    varying = range(at.n_varying) if at.order else ()
+    return lines + [f"        z{e} = eta[{e}, i] - rows[{at.star + e}, i]" for e in varying]
 
 
 def _proxy(at: RowLayout) -> list[str]:
@@ -94,13 +86,10 @@ def _slope(at: RowLayout, e: int) -> str:
     return f"({' + '.join([*slope, *filter(None, [_bend(at, e)])]) or '0.0'})"
 
 
-def with_gradient(affine: AffineMap, at: RowLayout, row: LoopCode, name: str, weigh: str) -> str:
-    """Residuals, and the gradient of an estimate by them, as a function of `kernels.linear` has it.
-
-    The perturbed estimate, the block-Poisson one, or what bright rows add.
-    """
+def residual(affine: AffineMap, at: RowLayout, row: LoopCode) -> str:
+    """Residuals, and the gradient of what a rule makes of them; see `kernels.linear.weigh`."""
     lines = [
-        f"def {name}(phi, rows, center, weight, setting, d, grad):",
+        "def residual(phi, rows, center, rule, weight, setting, d, grad):",
         f"    v = np.empty(({at.n_predictors}, rows.shape[1]))",
         *_residuals(affine, at, row),
         f"        q = rows[{at.level}, i]",
@@ -109,8 +98,9 @@ def with_gradient(affine: AffineMap, at: RowLayout, row: LoopCode, name: str, we
     lines += [f"        v[{e}, i] = y{e + 1} - {_slope(at, e)}" for e in range(at.n_predictors)]
     lines += [
         "        d[i] = y0 - q",
-        f"    {weigh}(weight, setting, d, v)",
-        f"    backproject({_BACK}, v, rows, grad)",
+        f"    if rule != {ALONE}:",
+        "        weigh(rule, weight, setting, d, v)",
+        f"        backproject({_BACK}, v, rows, grad)",
     ]
     return "\n".join(lines)
 
@@ -125,24 +115,6 @@ def gradient(affine: AffineMap, at: RowLayout, row: LoopCode) -> str:
     slopes = [f"weight * (y{e} - {_slope(at, e)})" for e in range(at.n_predictors)]
     lines += [f"        v[{e}, i] = {slope}" for e, slope in enumerate(slopes)]
     return "\n".join([*lines, f"    backproject({_BACK}, v, rows, grad)"])
-
-
-def change(affine: AffineMap, at: RowLayout, row: LoopCode) -> str:
-    """Change of the residuals."""
-    shared = range(at.n_varying, at.n_predictors)
-    lines = ["def change(phi, new_phi, center, rows, change):"]
-    for point, result in (("phi", "change[i] = q - y0"), ("new_phi", "change[i] += y0 - q")):
-        lines += [*_predict(affine, at, point), *row.before]
-        if at.order:
-            lines += _constants(affine, "center", "star", shared)
-            lines += [f"    z{e} = x{e} - star{e}" for e in shared]
-        lines += ["    for i in range(m):", row.call, "        q = 0.0"]
-        if at.order:
-            lines += [
-                f"        z{e} = eta[{e}, i] - rows[{at.star + e}, i]" for e in range(at.n_varying)
-            ]
-        lines += [*_proxy(at), f"        {result}"]
-    return "\n".join(lines)
 
 
 def anchor(affine: AffineMap, at: RowLayout, row: LoopCode, bounds: bool = False) -> str:

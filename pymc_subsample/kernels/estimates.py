@@ -22,10 +22,8 @@ from numba import types
 
 from pymc_subsample.compiled.functions import FAST, MATRIX, SCALAR, VECTOR, inner
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.model import MINIBATCH, functions
+from pymc_subsample.kernels.model import ALONE, BLOCK_POISSON, MINIBATCH, PERTURBED, functions
 from pymc_subsample.kernels.vectors import clear, copy, squared_length
-
-PERTURBED, BLOCK_POISSON = 0, 1
 
 # What an estimate is.
 #
@@ -43,13 +41,11 @@ ESTIMATE = types.NamedTuple(
     [SCALAR, SCALAR, SCALAR, VECTOR, SCALAR, MATRIX, SCALAR], SubsampleEstimate
 )
 
-# Everything but the subsample that an estimate at theta depends on; `residual` is `difference` or
-# `products` of the model, by estimator.
+# Everything but the subsample that an estimate at theta depends on.
 Target = namedtuple(
     "Target", "forward backward residual anchor gather columns sums given moves width"
 )
-FUNCTIONS = ("forward", "backward", "difference", "anchor", "gather")
-PRODUCT_FUNCTIONS = ("forward", "backward", "products", "anchor", "gather")
+FUNCTIONS = ("forward", "backward", "residual", "anchor", "gather")
 _functions = functions(FUNCTIONS)
 
 
@@ -137,15 +133,17 @@ def perturbed(surface, theta, grad):
     grad_phi = np.zeros(phi.shape[0])
     target.forward(theta, phi, logprior)
     target.residual(
-        phi, rows, target.sums.center, target.given.weight, target.given.setting, d, grad_phi
-    )
+        phi, rows, target.sums.center, PERTURBED, target.given.weight, target.given.setting, d,
+        grad_phi,
+    )  # fmt: skip
     total, variance = moments(d, target.given.weight)
     known = 0.0
     if target.given.exact.shape[1] > 0:
         read = np.empty(target.given.exact.shape[1])
         target.residual(
-            phi, target.given.exact, target.sums.center, target.given.unit, 0.0, read, grad_phi
-        )
+            phi, target.given.exact, target.sums.center, PERTURBED, target.given.unit, 0.0, read,
+            grad_phi,
+        )  # fmt: skip
         known, _ = moments(read, target.given.unit)
     control = control_sum(phi, target.sums, target.sums.level, grad_phi)
     target.backward(theta, grad_phi, grad)
@@ -171,8 +169,8 @@ def block_poisson(surface, theta, grad):
         part = d[: counts[g] * MINIBATCH]
         clear(group_grad)
         target.residual(
-            phi, group(target, rows, counts, g), target.sums.center, target.given.weight,
-            target.given.setting, part, group_grad,
+            phi, group(target, rows, counts, g), target.sums.center, BLOCK_POISSON,
+            target.given.weight, target.given.setting, part, group_grad,
         )  # fmt: skip
         logs, factor, one, two = log_products(
             part, target.given.weight, target.given.setting, target.given.products
@@ -208,8 +206,8 @@ def refresh_perturbed(rng, target, index, rows, counts, g, new_index, phi, estim
     fresh = read(target, new_index)
     d_old, d_new = np.empty(b), np.empty(b)
     w, setting = target.given.weight, target.given.setting
-    target.residual(phi, old, target.sums.center, w, setting, d_old, scratch)
-    target.residual(phi, fresh, target.sums.center, w, setting, d_new, scratch)
+    target.residual(phi, old, target.sums.center, ALONE, w, setting, d_old, scratch)
+    target.residual(phi, fresh, target.sums.center, ALONE, w, setting, d_new, scratch)
     mean = estimate[1] / (w * subsample_size)
     shift, second = 0.0, 0.0
     for i in range(b):
@@ -235,9 +233,9 @@ def refresh_block_poisson(rng, target, index, rows, counts, g, new_index, phi, e
     d_old, d_new = np.empty(old.shape[1]), np.empty(b)
     w, setting = target.given.weight, target.given.setting
     if d_old.shape[0] > 0:
-        target.residual(phi, old, target.sums.center, w, setting, d_old, scratch)
+        target.residual(phi, old, target.sums.center, ALONE, w, setting, d_old, scratch)
     if b > 0:
-        target.residual(phi, fresh, target.sums.center, w, setting, d_new, scratch)
+        target.residual(phi, fresh, target.sums.center, ALONE, w, setting, d_new, scratch)
     log_ratio = (
         log_products(d_new, w, setting, target.given.products)[0]
         - log_products(d_old, w, setting, target.given.products)[0]

@@ -15,7 +15,7 @@ runs over rows and vectorises. The map is given by integer tables, each with one
 import numpy as np
 
 from pymc_subsample.compiled.functions import FAST, inner
-from pymc_subsample.kernels.model import MINIBATCH
+from pymc_subsample.kernels.model import BLOCK_POISSON, MINIBATCH, PERTURBED
 
 _jit = inner(fastmath=FAST, error_model="numpy")
 
@@ -101,33 +101,26 @@ def backproject(dense, dense_scale, gather, gather_scale, const, const_scale, v,
 
 
 @_jit
-def weigh(weight, correction, d, v):
-    """Scale each v_i by the derivative of w sum d - c/2 w^2 sum (d - mean d)^2 in d_i."""
-    mean = 0.0
-    for i in range(d.shape[0]):
-        mean += d[i]
-    mean /= d.shape[0]
-    for e in range(v.shape[0]):
+def weigh(rule, weight, setting, d, v):
+    """Scale each v_i by the derivative in d_i of what the rule makes of d; see `kernels.model`."""
+    if rule == PERTURBED:
+        mean = 0.0
         for i in range(d.shape[0]):
-            v[e, i] *= weight - correction * weight * weight * (d[i] - mean)
-
-
-@_jit
-def weigh_products(weight, bound, d, v):
-    """Scale each v_i by the derivative of sum_b log|w sum_{i in b} d_i - a| in d_i."""
-    for start in range(0, d.shape[0], MINIBATCH):
-        total = 0.0
-        for i in range(start, start + MINIBATCH):
-            total += d[i]
-        slope = weight / (weight * total - bound)
+            mean += d[i]
+        mean /= d.shape[0]
         for e in range(v.shape[0]):
+            for i in range(d.shape[0]):
+                v[e, i] *= weight - setting * weight * weight * (d[i] - mean)
+    elif rule == BLOCK_POISSON:
+        for start in range(0, d.shape[0], MINIBATCH):
+            total = 0.0
             for i in range(start, start + MINIBATCH):
-                v[e, i] *= slope
-
-
-@_jit
-def weigh_bright(weight, setting, d, v):
-    """Scale each v_i by the derivative of log(exp(w d_i) - 1) in d_i."""
-    for e in range(v.shape[0]):
-        for i in range(d.shape[0]):
-            v[e, i] *= weight / -np.expm1(-weight * d[i])
+                total += d[i]
+            slope = weight / (weight * total - setting)
+            for e in range(v.shape[0]):
+                for i in range(start, start + MINIBATCH):
+                    v[e, i] *= slope
+    else:  # BRIGHT
+        for e in range(v.shape[0]):
+            for i in range(d.shape[0]):
+                v[e, i] *= weight / -np.expm1(-weight * d[i])

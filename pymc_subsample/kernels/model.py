@@ -7,22 +7,23 @@ once for all models:
     parameters where they meet data, shape (P,), and the log prior, shape (1,);
 ``backward(theta, grad_phi, grad_theta)``
     gradient of the log prior plus the pull-back of `grad_phi`;
-``difference(phi, rows, center, weight, correction, d, grad_phi)``
-    residuals d_i = l_i - q_i, shape (m,), and the gradient in phi of
-    w sum d - c/2 w^2 sum (d - mean d)^2;
+``residual(phi, rows, center, rule, weight, setting, d, grad_phi)``
+    writes residuals d_i = l_i - q_i, shape (m,), and adds the gradient in phi of what the rule
+    makes of them:
+
+    - `PERTURBED`: w sum d - c/2 w^2 sum (d - mean d)^2, with c = `setting`;
+    - `BLOCK_POISSON`: sum_b log|w sum_{i in b} d_i - a|, of minibatches b of `MINIBATCH`
+      successive rows, with a = `setting`, the soft lower bound;
+    - `BRIGHT`: sum log(exp(w d) - 1), on the linear-predictor path;
+    - `ALONE`: nothing; `grad_phi` is scratch;
 ``gradient(phi, rows, center, weight, grad_phi)``
-    the gradient in phi of w sum d alone, without any log-likelihood;
-``products(phi, rows, center, weight, bound, d, grad_phi)``
-    the same residuals, in minibatches of `MINIBATCH` successive rows b, and the gradient in phi of
-    sum_b log|w sum_{i in b} d_i - a|, where a is the soft lower bound;
-``residual(phi, center, rows, d)``
-    the same residuals alone;
-``glow(phi, rows, center, weight, setting, d, grad_phi)``
-    the same residuals and the gradient in phi of sum log(exp(w d) - 1); `setting` is not used;
+    adds the gradient in phi of w sum d, without any log-likelihood;
 ``anchor(center, rows)``
     fills what is cached of new rows, at the reference point;
-``change(phi, new_phi, center, rows, change)``
-    d_i(new_phi) - d_i(phi), shape (m,), of rows that need not be anchored;
+``left(phi, center, rows, value)``
+    d_i + l_i*, shape (m,): what the control variates' change from the reference leaves of the
+    log-likelihood. Of control variates of order 0, and of rows that were packed over zeros and not
+    anchored, this is the log-likelihood;
 ``gather(columns, index, rows)``
     packs rows `index`, shape (m,), of the raw columns at the addresses `columns` into `rows`,
     shape (width, m).
@@ -30,6 +31,7 @@ once for all models:
 
 from collections import namedtuple
 
+import numpy as np
 from numba import types
 
 from pymc_subsample.compiled.functions import INDEX, MATRIX, SCALAR, VECTOR, functions_at, inner
@@ -37,18 +39,19 @@ from pymc_subsample.compiled.functions import INDEX, MATRIX, SCALAR, VECTOR, fun
 # Rows of one factor of the block-Poisson estimator (Dang et al. 2019, section 6.3).
 MINIBATCH = 30
 
+# What a residual counts for: the rules of `residual`.
+PERTURBED, BLOCK_POISSON, BRIGHT, ALONE = range(4)
+
 FORWARD = types.void(VECTOR, VECTOR, VECTOR)
 BACKWARD = types.void(VECTOR, VECTOR, VECTOR)
-DIFFERENCE = types.void(VECTOR, MATRIX, VECTOR, SCALAR, SCALAR, VECTOR, VECTOR)
+RESIDUAL = types.void(VECTOR, MATRIX, VECTOR, types.int64, SCALAR, SCALAR, VECTOR, VECTOR)
 GRADIENT = types.void(VECTOR, MATRIX, VECTOR, SCALAR, VECTOR)
-RESIDUAL = types.void(VECTOR, VECTOR, MATRIX, VECTOR)
 ANCHOR = types.void(VECTOR, MATRIX)
-CHANGE = types.void(VECTOR, VECTOR, VECTOR, MATRIX, VECTOR)
+LEFT = types.void(VECTOR, VECTOR, MATRIX, VECTOR)
 GATHER = types.void(INDEX, INDEX, MATRIX)
 _SIGNATURES = {
-    "forward": FORWARD, "backward": BACKWARD, "difference": DIFFERENCE, "gradient": GRADIENT,
-    "products": DIFFERENCE, "residual": RESIDUAL, "glow": DIFFERENCE, "anchor": ANCHOR,
-    "change": CHANGE, "gather": GATHER,
+    "forward": FORWARD, "backward": BACKWARD, "residual": RESIDUAL, "gradient": GRADIENT,
+    "anchor": ANCHOR, "left": LEFT, "gather": GATHER,
 }  # fmt: skip
 
 # How a transition gets at a model.
@@ -63,6 +66,16 @@ def functions(names):
     """Make what returns a model's functions of these names, at addresses (in compiled code)."""
     signatures = namedtuple("Functions", names)(*(_SIGNATURES[name] for name in names))
     return inner(lambda addresses: functions_at(addresses, signatures))
+
+
+@inner
+def change(left, phi, new_phi, center, rows, out):
+    """Write d_i(new_phi) - d_i(phi), shape (m,); rows of order 0 need not be anchored."""
+    before = np.empty(out.shape[0])
+    left(phi, center, rows, before)
+    left(new_phi, center, rows, out)
+    for i in range(out.shape[0]):
+        out[i] -= before[i]
 
 
 # What a density at theta is of, which also takes theta and room for its gradient.

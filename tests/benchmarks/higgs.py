@@ -23,7 +23,7 @@ from arviz_stats.base import array_stats
 
 import pymc_subsample as pms
 from pymc_subsample.compiled.functions import Compiled
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE
+from pymc_subsample.kernels.model import ANCHOR, LEFT, RESIDUAL
 
 PRIOR_SD = 10.0
 PAPER = {
@@ -42,9 +42,9 @@ class Counted:
         call = self._call = Compiled.__call__
 
         def counted(compiled, *arguments):
-            if compiled.signature in (ANCHOR, DIFFERENCE, CHANGE):
+            if compiled.signature in (ANCHOR, RESIDUAL, LEFT):
                 [rows] = [a for a in arguments if np.ndim(a) == 2]
-                self.rows += 2 * rows.shape[1]
+                self.rows += (1 if compiled.signature == LEFT else 2) * rows.shape[1]
             call(compiled, *arguments)
 
         Compiled.__call__ = counted

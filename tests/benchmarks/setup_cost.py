@@ -20,8 +20,8 @@ LIMIT = 150
 # Functions that are made for a model; see `compiled.functions.compile_source` and
 # `compiled.functions.compile_graph`.
 OF_MODELS = (
-    "anchor", "backward", "change", "difference", "f", "forward", "gather", "glow", "gradient",
-    "level", "loglik", "product", "products", "residual", "row",
+    "anchor", "backward", "f", "forward", "gather", "gradient", "left", "level", "product",
+    "residual", "row",
 )  # fmt: skip
 
 

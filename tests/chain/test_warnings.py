@@ -377,8 +377,8 @@ def test_errors_of_the_estimate_are_those_of_simulated_subsamples(order, tempera
     for k, point in enumerate(thetas):
         rows = expansion.take(np.arange(400))
         expansion.anchor(reference.center, rows)
-        phi, d = expansion.parameters(point)[0], np.empty(400)
-        expansion.difference(phi, rows, reference.center, 1.0, 0.0, d, np.zeros(expansion.phi_size))
+        phi = expansion.parameters(point)[0]
+        [d] = expansion.residuals(rows, reference.center, [phi])
         sample = d[rng.integers(0, 400, (200_000, m))]
         total, centred = weight * sample.sum(1), sample - sample.mean(1, keepdims=True)
         log_ratio = total - 0.5 * weight**2 * (centred**2).sum(1) - d.sum() / temperature

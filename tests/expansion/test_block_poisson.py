@@ -32,7 +32,7 @@ from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.kernels.dynamics import Moves
 from pymc_subsample.kernels.estimates import (
     BLOCK_POISSON,
-    PRODUCT_FUNCTIONS,
+    FUNCTIONS,
     SubsampleEstimate,
     block_poisson,
     log_products,
@@ -262,7 +262,7 @@ class Poisson:
         empty = np.empty((self.ex.width, 0))
         given = SubsampleEstimate(self.n / 30, bound, float(products), at.theta, radius, empty, 1.0)
         moves = Moves(np.arange(2), self.factor, 0.0, 0.0)
-        return self.ex.model(*PRODUCT_FUNCTIONS), at.sums(self.order), given, moves
+        return self.ex.model(*FUNCTIONS), at.sums(self.order), given, moves
 
     def evaluate(self, theta, sample, bound, radius=np.inf):
         phi, d, grad = np.empty(2), np.empty(sample.index.size), np.empty(2)

@@ -34,6 +34,7 @@ from pymc_subsample.expansion.search import find_mode
 from pymc_subsample.expansion.verification import Agreement
 from pymc_subsample.graph.concrete import rebuild
 from pymc_subsample.graph.numpy_functions import PYTHON_MODE, numpy_function
+from pymc_subsample.kernels.model import BLOCK_POISSON, BRIGHT, MINIBATCH, PERTURBED
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.predictors import find_predictors
 from pymc_subsample.rows.row_store import RowStore
@@ -160,7 +161,7 @@ def interpreted(monkeypatch):
             buffer = dict(zip(buffers, arguments[len(inputs) :], strict=True))
             for target, value in zip(outputs, values, strict=True):
                 for i, x in enumerate(np.ravel(value)):
-                    exec(f"{target} = x", {**buffer, "i": i, "x": x})
+                    exec(f"{target}= x", {**buffer, "i": i, "x": x})
 
         call.address = 0
         return call
@@ -179,7 +180,7 @@ def differences(ex, theta, center, index, weight=3.0, correction=1.0):
     ex.anchor(center, rows)
     d, grad_phi = np.empty(len(index)), np.zeros(ex.phi_size)
     phi, _ = ex.parameters(theta)
-    ex.difference(phi, rows, center, weight, correction, d, grad_phi)
+    ex.residual(phi, rows, center, PERTURBED, weight, correction, d, grad_phi)
     return d, grad_phi
 
 
@@ -210,6 +211,8 @@ def check_expansion(ex, taylor, order):
         assert_close(grad_phi, expected[1])
     alone, rows = np.zeros(ex.phi_size), ex.take(index)
     ex.anchor(center, rows)
+    [found] = ex.residuals(rows, center, [phi])
+    assert_close(found, expected[0])
     ex.gradient(phi, rows, center, weight, alone)
     assert_close(alone, expected[1])
     assert Agreement(tall, ex).of_gradient()
@@ -394,6 +397,30 @@ def test_predictors_may_be_large_at_the_start(top):
     ex.loglik(ex.parameters(start)[0], ex.take(np.arange(2000)), found)
     exact = -np.logaddexp(0, np.where(late, -eta, eta))
     np.testing.assert_allclose(found, exact, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_rules_weigh_the_gradients_of_residuals(linear, tall_model):
+    """Each adds the rows' gradients, weighted by its derivative in their residuals."""
+    ex = expand(tall_model("poisson_offset"), 2, linear=linear)
+    center, phi = (ex.parameters(point(tall_model("poisson_offset"), seed))[0] for seed in (1, 2))
+    rows, each = ex.take(np.arange(2 * MINIBATCH)), np.zeros((2 * MINIBATCH, ex.phi_size))
+    ex.anchor(center, rows)
+    for i, gradient in enumerate(each):
+        ex.gradient(phi, np.ascontiguousarray(rows[:, i : i + 1]), center, 1.0, gradient)
+    [d] = ex.residuals(rows, center, [phi])
+    w, s = 3.0, -50.0
+    total = np.repeat(d.reshape(2, MINIBATCH).sum(1), MINIBATCH)
+    weights = {
+        PERTURBED: w - s * w**2 * (d - d.mean()),
+        BLOCK_POISSON: w / (w * total - s),
+        BRIGHT: w / -np.expm1(-w * d),
+    }
+    for rule in weights if linear else (PERTURBED, BLOCK_POISSON):
+        found, grad = np.empty(len(d)), np.ones(ex.phi_size)
+        ex.residual(phi, rows, center, rule, w, s, found, grad)
+        assert_close(found, d)
+        assert_close(grad - 1.0, weights[rule] @ each)
 
 
 @pytest.mark.parametrize("wrong", ["value", "gradient"])

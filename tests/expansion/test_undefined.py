@@ -21,6 +21,7 @@ from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.expansion.undefined import flat_rows
 from pymc_subsample.graph.numpy_functions import numpy_function
+from pymc_subsample.kernels.model import PERTURBED
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.logarithms import shifted
 
@@ -284,7 +285,7 @@ def test_gradients_follow_control_variates_of_mixed_order(flat):
     expansion.anchor(at.center, rows)
     phi, _ = expansion.parameters(AWAY[0])
     d, by_difference, by_gradient = np.empty(tall.n_rows), np.zeros(2), np.zeros(2)
-    expansion.difference(phi, rows, at.center, 1.0, 0.0, d, by_difference)
+    expansion.residual(phi, rows, at.center, PERTURBED, 1.0, 0.0, d, by_difference)
     expansion.gradient(phi, rows, at.center, 1.0, by_gradient)
     b, k = AWAY[0]
     mu, share = np.log1p(k * np.exp(b * x)), expit(b * x + np.log(k))

@@ -211,7 +211,7 @@ def loo(
         tall = TallModel(model, list(terms) if len(terms) == 1 else names, dim, data=given)
         require_one(tall, names)
         expansion = expand(tall, 0)
-        expansion.addresses("forward", "loglik")
+        expansion.addresses("forward", "left")
     require_same_rows(idata, tall, _SAID, some=names is not None)
     if data is None:
         require_same_data(idata, model, tall, _SAID)

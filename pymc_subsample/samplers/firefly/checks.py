@@ -18,6 +18,7 @@ from pymc_subsample.diagnostics.record import MoveRecord, running
 from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
+from pymc_subsample.kernels.model import ALONE
 
 LOWER = Rule(
     "lower_bound",
@@ -105,7 +106,7 @@ def _excess(
     expansion.anchor(center, rows)
     level, bright = np.abs(rows[expansion.level]), []
     for phi in points:
-        expansion.residual(phi, center, rows, d)
+        expansion.residual(phi, rows, center, ALONE, 1.0, 0.0, d, np.empty(0))
         bright.append(-np.expm1(-np.maximum(d, 0.0) / temperature).sum())
         sizes = np.where(np.isfinite(d), np.abs(d), 0.0)
         over = -d / (_ROUNDING * (1.0 + level + sizes.max(initial=0.0)))

@@ -25,14 +25,13 @@ from pymc_subsample.compiled.functions import GENERATOR, INDEX, MATRIX, SCALAR, 
 from pymc_subsample.kernels import proposals
 from pymc_subsample.kernels.batches import CHUNK
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.model import MODEL, SUMS, functions
+from pymc_subsample.kernels.model import ALONE, BRIGHT, MODEL, SUMS, functions
 from pymc_subsample.kernels.proposals import PROPOSING
 from pymc_subsample.kernels.vectors import clear, copy
 
-# Of the model, in the order of their addresses; those of Langevin proposals come last.
-FUNCTIONS = ("forward", "anchor", "residual", "gather")
-GRADIENTS = ("backward", "glow")
-_functions = functions((*FUNCTIONS, *GRADIENTS))
+# Of the model, in the order of their addresses; that of Langevin proposals comes last.
+FUNCTIONS = ("forward", "anchor", "residual", "gather", "backward")
+_functions = functions(FUNCTIONS)
 
 # How rows light up.
 EXPLICIT, IMPLICIT = 0, 1
@@ -47,7 +46,7 @@ INFO = (
     "darkened",  # lights that went out
     "lowest",
 )
-ACCEPTED, RATE, BRIGHT, READ, MOVED, DARKENED, LOWEST = range(len(INFO))
+ACCEPTED, RATE, N_BRIGHT, READ, MOVED, DARKENED, LOWEST = range(len(INFO))
 
 # Bright rows for which there is room beside those at the start; it doubles where that is too
 # little.
@@ -111,7 +110,7 @@ def _read(reader, index, phi, info):
     rows, values = np.empty((reader.width, index.shape[0])), np.empty(index.shape[0])
     reader.gather(reader.columns, index, rows)
     reader.anchor(reader.center, rows)
-    reader.residual(phi, reader.center, rows, values)
+    reader.residual(phi, rows, reader.center, ALONE, 1.0, 0.0, values, np.empty(0))
     for i in range(values.shape[0]):
         values[i] *= reader.weight
         info[LOWEST] = min(info[LOWEST], values[i])
@@ -179,10 +178,10 @@ def _collect(reader, lights, phi, old, info):
 
 
 @inner
-def _bright_gradient(backward, glow, theta, phi, rows, sums, weight, d, grad_phi, grad):
+def _bright_gradient(backward, residual, theta, phi, rows, sums, weight, d, grad_phi, grad):
     """Gradient in theta of the log density given the lights."""
     clear(grad_phi)
-    glow(phi, rows, sums.center, weight, 0.0, d, grad_phi)
+    residual(phi, rows, sums.center, BRIGHT, weight, 0.0, d, grad_phi)
     control_sum(phi, sums, 0.0, grad_phi)
     backward(theta, grad_phi, grad)
 
@@ -191,7 +190,7 @@ def _bright_gradient(backward, glow, theta, phi, rows, sums, weight, d, grad_phi
 def _draw(generator, row_generator, model, sums, given, proposing, weight, theta, k, info):
     """Run k transitions from theta, in place; return the rows that are bright in the end."""
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward, anchor, residual, gather, backward, glow = _functions(model.functions)
+    forward, anchor, residual, gather, backward = _functions(model.functions)
     lights, old, fresh, brightness, rate = given
     center, width = sums.center, model.width
     reader = BrightReader(anchor, residual, gather, model.columns, center, width, weight)
@@ -212,25 +211,26 @@ def _draw(generator, row_generator, model, sums, given, proposing, weight, theta
     for _ in range(k):
         bright, packed, d, size = _relight(reader, row_rng, lights, phi, rate, brightness, bright,
                                            packed, d, size, info)  # fmt: skip
-        info[BRIGHT] += size
+        info[N_BRIGHT] += size
         rows, new_d = np.empty((width, size)), np.empty(size)
         for c in range(width):
             for j in range(size):
                 rows[c, j] = packed[j, c]
         proposals.draw_move(rng, proposal)
         if langevin:
-            _bright_gradient(backward, glow, theta, phi, rows, sums, weight, new_d, grad_phi, grad)
+            _bright_gradient(backward, residual, theta, phi, rows, sums, weight, new_d, grad_phi,
+                             grad)  # fmt: skip
             proposals.add_drift(proposal, grad)
         proposals.move(proposal, theta, new_theta)
         forward(new_theta, new_phi, new_prior)
         if langevin:
-            _bright_gradient(backward, glow, new_theta, new_phi, rows, sums, weight, new_d,
+            _bright_gradient(backward, residual, new_theta, new_phi, rows, sums, weight, new_d,
                              grad_phi, grad)  # fmt: skip
         uniform = rng.random()
         if not new_prior[0] > -np.inf:
             continue
         if not langevin:
-            residual(new_phi, center, rows, new_d)
+            residual(new_phi, rows, center, ALONE, 1.0, 0.0, new_d, grad_phi)
         info[MOVED] += size
         ratio = proposals.log_factor(proposal, grad)
         ratio += new_prior[0] - prior[0]

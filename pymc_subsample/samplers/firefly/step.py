@@ -82,8 +82,7 @@ def _given_rate(
 
 
 def _functions(step: "FireflyMC") -> tuple[str | None, ...]:
-    gradients = kernel.GRADIENTS if moves.by_langevin(step) else (None, None)
-    return (*kernel.FUNCTIONS, *gradients)
+    return kernel.FUNCTIONS if moves.by_langevin(step) else (*kernel.FUNCTIONS[:-1], None)
 
 
 def _connected(step: "FireflyMC") -> None:

@@ -32,7 +32,7 @@ from pymc_subsample.samplers.minibatch.acceptance import CRITERION, MEMBERS, Rea
 from pymc_subsample.samplers.minibatch.decisions import ACCEPT, DECIDE
 
 # Of the model, in the order of their addresses.
-FUNCTIONS = ("forward", "anchor", "change", "gather")
+FUNCTIONS = ("forward", "anchor", "left", "gather")
 _functions = functions(FUNCTIONS)
 
 # Results of a run of sweeps, by position: means over all updates, but for the rows.
@@ -52,7 +52,7 @@ def _draw(generator, row_generator, model, center, test, touching, permutation, 
     """Run k sweeps from theta, in place."""
     elements, start, members, all_rows, shuffled = touching
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward, anchor, change, gather = _functions(model.functions)
+    forward, anchor, left, gather = _functions(model.functions)
     decide = function_at(test.decide, DECIDE)
     size = elements.shape[0]
     order = np.arange(size)
@@ -88,7 +88,7 @@ def _draw(generator, row_generator, model, center, test, touching, permutation, 
                 if one:
                     below, above = new_phi, phi
                 reader = Reader(
-                    anchor, change, gather, model.columns, model.width, center, 0, permutation[:n],
+                    anchor, left, gather, model.columns, model.width, center, 0, permutation[:n],
                     own, float(n),
                 )  # fmt: skip
                 unseen = begun(known, threshold, uniform, 0.0, np.nan, np.nan)

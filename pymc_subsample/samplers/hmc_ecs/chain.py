@@ -22,7 +22,6 @@ from pymc_subsample.kernels.estimates import (
     BLOCK_POISSON,
     FUNCTIONS,
     PERTURBED,
-    PRODUCT_FUNCTIONS,
     SubsampleEstimate,
 )
 from pymc_subsample.kernels.model import MINIBATCH
@@ -55,10 +54,6 @@ class HMCECSState(ReferredState):
     target_accept: float = field(metadata={"frozen": True})
     path_length: float = field(metadata={"frozen": True})
     given: dict[str, Any] = field(metadata={"frozen": True})
-
-
-def _functions(step: "HMCECS") -> tuple[str, ...]:
-    return PRODUCT_FUNCTIONS if step.kind == BLOCK_POISSON else FUNCTIONS
 
 
 # Chains
@@ -177,7 +172,7 @@ def _positive(step: "HMCECS", thetas: np.ndarray) -> np.ndarray:
 
 
 METHOD = Method(
-    state=HMCECSState, functions=_functions, begin=_begin, enter=_entered, transitions=_transitions,
-    statistics=_statistics, adapt=adapt, watch=_watch, check=_check, forget=forget,
-    compile=lambda step: transitions(step.kind, DYNAMICS[step.kernel]),
+    state=HMCECSState, functions=lambda step: FUNCTIONS, begin=_begin, enter=_entered,
+    transitions=_transitions, statistics=_statistics, adapt=adapt, watch=_watch, check=_check,
+    forget=forget, compile=lambda step: transitions(step.kind, DYNAMICS[step.kernel]),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from pymc_subsample.compiled.functions import (
     load,
 )
 from pymc_subsample.kernels.batches import CHUNK, PERMUTATION, draw, restore
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, GATHER, MODEL, functions
+from pymc_subsample.kernels.model import ANCHOR, GATHER, LEFT, MODEL, change, functions
 from pymc_subsample.kernels.vectors import is_finite
 from pymc_subsample.samplers.minibatch.decisions import (
     ACCEPT,
@@ -70,11 +70,11 @@ CRITERION = types.NamedTuple([types.int64, VECTOR], Criterion)
 # members : array (n,) of uint32; the rows, or empty: rows 0 to n - 1
 # weight : n / T
 Reader = namedtuple(
-    "Reader", "anchor change gather columns width center order permutation members weight"
+    "Reader", "anchor left gather columns width center order permutation members weight"
 )
 READER = types.NamedTuple(
     [
-        types.FunctionType(ANCHOR), types.FunctionType(CHANGE), types.FunctionType(GATHER), INDEX,
+        types.FunctionType(ANCHOR), types.FunctionType(LEFT), types.FunctionType(GATHER), INDEX,
         types.int64, VECTOR, types.int64, PERMUTATION, MEMBERS, SCALAR,
     ],
     Reader,
@@ -99,7 +99,7 @@ def accept(decide, settings, reader, rng, phi, new_phi, full_bound, unseen):
     The bounds of y come from a pass over all rows if `full_bound`; else they are those of `unseen`,
     what is known without rows.
     """
-    anchor, change, gather, columns, width, center, order, permutation, members, weight = reader
+    anchor, left, gather, columns, width, center, order, permutation, members, weight = reader
     low, high, known = unseen.low, unseen.high, unseen.known
     threshold, uniform, normal = unseen.threshold, unseen.uniform, unseen.normal
     n = permutation.shape[0]
@@ -117,7 +117,7 @@ def accept(decide, settings, reader, rng, phi, new_phi, full_bound, unseen):
             gather(columns, index, rows)
             if order > 0:
                 anchor(center, rows)
-            change(phi, new_phi, center, rows, y)
+            change(left, phi, new_phi, center, rows, y)
             for j in range(m):
                 low = min(low, weight * y[j])
                 high = max(high, weight * y[j])
@@ -142,7 +142,7 @@ def accept(decide, settings, reader, rng, phi, new_phi, full_bound, unseen):
             gather(columns, index, rows)
             if order > 0:
                 anchor(center, rows)
-            change(phi, new_phi, center, rows, y)
+            change(left, phi, new_phi, center, rows, y)
             for j in range(m):
                 y[j] *= weight
             count, mean, second, third = merged(y, count, mean, second, third)
@@ -168,10 +168,10 @@ def _leave(center, rows):
     """Anchor nothing."""
 
 
-@kept(CHANGE)
-def _read(phi, new_phi, center, rows, y):
-    for i in range(y.shape[0]):
-        y[i] = rows[0, i]
+@kept(LEFT)
+def _read(phi, center, rows, value):
+    for i in range(value.shape[0]):
+        value[i] = rows[0, i] if phi[0] > 0.0 else 0.0
 
 
 @kept(GATHER)
@@ -180,13 +180,13 @@ def _number(columns, index, rows):
         rows[0, i] = load(columns[0] + 8 * index[i], np.float64)  # of 8 bytes each
 
 
-# A model whose rows are the numbers y themselves, at the address `columns[0]`.
+# A model whose rows change by the numbers y, at the address `columns[0]`, from phi = 0 to 1.
 NUMBERS = (
     Compiled(_leave, ANCHOR, None),
-    Compiled(_read, CHANGE, None),
+    Compiled(_read, LEFT, None),
     Compiled(_number, GATHER, None),
 )
-_functions = functions(("anchor", "change", "gather"))
+_functions = functions(("anchor", "left", "gather"))
 
 
 @kept(
@@ -204,10 +204,10 @@ def decisions(generator, model, test, permutation, unseen, uniforms, thresholds,
     """
     decide = function_at(test.decide, DECIDE)
     rng = generator_at(generator)
-    nothing, every = np.empty(0), np.empty(0, dtype=np.uint32)
-    anchor, change, gather = _functions(model.functions)
+    here, there, every = np.zeros(1), np.ones(1), np.empty(0, dtype=np.uint32)
+    anchor, left, gather = _functions(model.functions)
     reader = Reader(
-        anchor, change, gather, model.columns, model.width, nothing, 0, permutation, every, 1.0
+        anchor, left, gather, model.columns, model.width, here, 0, permutation, every, 1.0
     )
     read = 0.0
     for j in range(uniforms.shape[0]):
@@ -215,7 +215,7 @@ def decisions(generator, model, test, permutation, unseen, uniforms, thresholds,
             unseen.known, thresholds[j], uniforms[j], rng.standard_normal(), unseen.low,
             unseen.high,
         )  # fmt: skip
-        evidence, answer = accept(decide, test.settings, reader, rng, nothing, nothing, 0, start)
+        evidence, answer = accept(decide, test.settings, reader, rng, here, there, 0, start)
         accepted[j] = 1.0 if answer.decision == ACCEPT else 0.0
         read += evidence.n_seen
         if read > most_rows:

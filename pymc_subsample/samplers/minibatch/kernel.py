@@ -29,7 +29,7 @@ from pymc_subsample.compiled.functions import (
 from pymc_subsample.kernels import proposals
 from pymc_subsample.kernels.batches import PERMUTATION, draw_batch
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.model import MODEL, SUMS, functions
+from pymc_subsample.kernels.model import MODEL, SUMS, change, functions
 from pymc_subsample.kernels.proposals import PROPOSING
 from pymc_subsample.kernels.vectors import clear, copy, is_finite
 from pymc_subsample.samplers.minibatch.acceptance import CRITERION, MEMBERS, Reader, accept, begun
@@ -42,7 +42,7 @@ from pymc_subsample.samplers.minibatch.largest_term import (
 )
 
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
-FUNCTIONS = ("forward", "anchor", "change", "gather")
+FUNCTIONS = ("forward", "anchor", "left", "gather")
 GRADIENTS = ("backward", "gradient")
 _functions = functions((*FUNCTIONS, *GRADIENTS))
 
@@ -91,12 +91,12 @@ def _draw(generator, row_generator, model, sums, test, bound, proposing, populat
           info):  # fmt: skip
     """Run k transitions from theta, in place."""
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward, anchor, change, gather, backward, gradient = _functions(model.functions)
+    forward, anchor, left, gather, backward, gradient = _functions(model.functions)
     decide = function_at(test.decide, DECIDE)
     center, order, batch = sums.center, sums.order, proposing.batch
     permutation, members, weight, exact, unit = population
     reader = Reader(
-        anchor, change, gather, model.columns, model.width, center, order, permutation, members,
+        anchor, left, gather, model.columns, model.width, center, order, permutation, members,
         weight,
     )  # fmt: skip
     n, p, always = permutation.shape[0], center.shape[0], exact.shape[1]
@@ -134,7 +134,7 @@ def _draw(generator, row_generator, model, sums, test, bound, proposing, populat
         known += new_prior[0] - prior[0]
         known += control_change(phi, new_phi, sums, grad_phi)
         if always > 0:
-            change(phi, new_phi, center, exact, read)
+            change(left, phi, new_phi, center, exact, read)
             for j in range(always):
                 known += unit * read[j]
             info[BATCH] += always

@@ -50,12 +50,12 @@ from pymc_subsample.kernels.dynamics import (
     trajectory,
     tree,
 )
-from pymc_subsample.kernels.model import MODEL, SUMS, Surface, functions
+from pymc_subsample.kernels.model import MODEL, PERTURBED, SUMS, Surface, change, functions
 from pymc_subsample.kernels.vectors import clear, copy, is_finite, scale_up
 
 # Of the model, in the order of their addresses.
-PARAMETER_FUNCTIONS = ("forward", "backward", "difference")
-ROW_FUNCTIONS = ("anchor", "change", "gather")
+PARAMETER_FUNCTIONS = ("forward", "backward", "residual")
+ROW_FUNCTIONS = ("anchor", "left", "gather")
 _functions = functions((*PARAMETER_FUNCTIONS, *ROW_FUNCTIONS))
 
 # Forms of acceptance: Cornish et al. 2019, and Prado et al. 2024.
@@ -88,7 +88,7 @@ _CANDIDATES = 32
 _ROUNDING = 1e-9
 
 # `exact`, shape (width, e), are the rows that it reads, packed and anchored.
-Surrogate = namedtuple("Surrogate", "forward backward difference sums exact unit")
+Surrogate = namedtuple("Surrogate", "forward backward residual sums exact unit")
 
 
 @inner
@@ -102,7 +102,9 @@ def surrogate(surface, theta, grad):
     read = target.exact.shape[1]
     if read > 0:
         left = np.empty(read)
-        target.difference(phi, target.exact, target.sums.center, target.unit, 0.0, left, grad_phi)
+        target.residual(
+            phi, target.exact, target.sums.center, PERTURBED, target.unit, 0.0, left, grad_phi
+        )
         for j in range(read):
             value += target.unit * left[j]
     target.backward(theta, grad_phi, grad)
@@ -138,7 +140,7 @@ DYNAMICS = {"hmc": trajectory, "nuts": tree, "random-walk": walk}
 
 
 # How rows are read.
-ThinnedReader = namedtuple("ThinnedReader", "anchor change gather columns center width unit")
+ThinnedReader = namedtuple("ThinnedReader", "anchor left gather columns center width unit")
 
 
 @inner
@@ -146,7 +148,7 @@ def read(reader, index, phi, new_phi, rows, found):
     """Write the Delta_i of rows `index`."""
     reader.gather(reader.columns, index, rows)
     reader.anchor(reader.center, rows)
-    reader.change(phi, new_phi, reader.center, rows, found)
+    change(reader.left, phi, new_phi, reader.center, rows, found)
     for j in range(found.shape[0]):
         found[j] *= reader.unit
 
@@ -315,10 +317,10 @@ def transitions(dynamics):
         and `INFO` to `infos`: to the last where a row exceeds its bound, which ends them.
         """
         rng = generator_at(generator)
-        forward, backward, difference, anchor, change, gather = _functions(model.functions)
-        target = Surrogate(forward, backward, difference, sums, exact, rule.unit)
+        forward, backward, residual, anchor, left, gather = _functions(model.functions)
+        target = Surrogate(forward, backward, residual, sums, exact, rule.unit)
         reader = ThinnedReader(
-            anchor, change, gather, model.columns, sums.center, model.width, rule.unit
+            anchor, left, gather, model.columns, sums.center, model.width, rule.unit
         )
         for i in range(thetas.shape[0]):
             if i > 0:

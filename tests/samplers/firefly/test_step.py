@@ -24,6 +24,7 @@ from pymc_subsample.bounds import lower_bounds
 from pymc_subsample.bounds.lower_bounds import bounded_expansion
 from pymc_subsample.chain import moves
 from pymc_subsample.chain.proposals import AdaptiveMetropolis, Langevin, RandomWalk
+from pymc_subsample.kernels.model import ALONE, PERTURBED
 from pymc_subsample.kernels.proposals import GIVEN
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.firefly import step as firefly
@@ -198,7 +199,7 @@ def residuals(expansion, center, phi):
     for rows in expansion.chunks():
         expansion.anchor(center, rows)
         found.append(np.empty(rows.shape[1]))
-        expansion.residual(phi, center, rows, found[-1])
+        expansion.residual(phi, rows, center, ALONE, 1.0, 0.0, found[-1], np.empty(0))
     return np.concatenate(found)
 
 
@@ -222,8 +223,9 @@ def test_bounds_are_below_and_touch(name):
             for rows in expansion.chunks():
                 expansion.anchor(center, rows)
                 other = np.empty(rows.shape[1])
-                expansion.difference(center, rows, center, 1.0, 0.0, other, grad)
-                expansion.difference(phi, rows, center, 1.0, 0.0, other, np.zeros(len(phi)))
+                expansion.residual(center, rows, center, PERTURBED, 1.0, 0.0, other, grad)
+                expansion.left(phi, center, rows, other)
+                other -= rows[expansion.level]
                 part = d[start : (start := start + len(other))]
                 np.testing.assert_allclose(part, other, atol=1e-9 * (1 + d.max()))
             np.testing.assert_allclose(grad, 0.0, atol=1e-7)

@@ -13,7 +13,7 @@ from scipy.special import expit, ndtr, ndtri
 from pymc_subsample.compiled.functions import Compiled, address_of, function_at, generator_at
 from pymc_subsample.expansion import expand
 from pymc_subsample.kernels.batches import draw, restore
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, GATHER
+from pymc_subsample.kernels.model import ANCHOR, GATHER, LEFT
 from pymc_subsample.kernels.vectors import named
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.minibatch import correction
@@ -402,7 +402,7 @@ def test_without_its_correction_the_barker_test_is_another():
 @numba.njit
 def loop_of(criterion, model, permutation, generator, full, unseen):
     reader = Reader(
-        function_at(model.functions[0], ANCHOR), function_at(model.functions[1], CHANGE),
+        function_at(model.functions[0], ANCHOR), function_at(model.functions[1], LEFT),
         function_at(model.functions[2], GATHER), model.columns, model.width, np.zeros(1), 0,
         permutation, np.empty(0, np.uint32), float(permutation.shape[0]),
     )  # fmt: skip
@@ -419,7 +419,7 @@ class Loop:
             pm.Potential("rows", theta * np.linspace(-1, 1, 50))
         self.ex = expand(TallModel(model), 0)
         assert len(self.ex.packer) == 1
-        self.model = self.ex.model("anchor", "change", "gather")
+        self.model = self.ex.model("anchor", "left", "gather")
 
     def __call__(self, decide, settings, y, rng, *, known=0.0, uniform=0.5, normal=0.0,
                  low=np.nan, high=np.nan, full=False, permutation=None, column=None):  # fmt: skip

@@ -24,7 +24,7 @@ from pymc_subsample.bounds.remainders import bound_rows
 from pymc_subsample.compiled.functions import address_of, generator_at
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.reference import reference_at
-from pymc_subsample.kernels.model import functions
+from pymc_subsample.kernels.model import ALONE, functions
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.samplers.scalable import deciding
 from pymc_subsample.samplers.scalable import kernel as kernel
@@ -130,9 +130,9 @@ row_functions = functions(ROW_FUNCTIONS)
 def decisions(generator, model, sums, bounds, rule, phi, new_phi, times, info):
     """How many of some decisions on the same proposal accept it."""
     rng = generator_at(generator)
-    anchor, change, gather = row_functions(model.functions)
+    anchor, left, gather = row_functions(model.functions)
     reader = kernel.ThinnedReader(
-        anchor, change, gather, model.columns, sums.center, model.width, rule.unit
+        anchor, left, gather, model.columns, sums.center, model.width, rule.unit
     )
     cubes = bounds.elements, bounds.metric, bounds.cubes
     known = cubic_sum(*cubes, new_phi, sums.center) - cubic_sum(*cubes, phi, sums.center)
@@ -281,7 +281,7 @@ def with_exact_rows(six, exact):
 
     def left(b):
         found, grad = np.empty(len(exact)), np.zeros(2)
-        second.difference(b, rows, six.reference.center, 1.0, 0.0, found, grad)
+        second.residual(b, rows, six.reference.center, ALONE, 1.0, 0.0, found, grad)
         return found.sum()
 
     return SimpleNamespace(**vars(six) | {"surrogate": lambda b: six.surrogate(b) + left(b)})

@@ -15,7 +15,7 @@ from numba import types
 from pymc_subsample.compiled.cache import kept
 from pymc_subsample.compiled.functions import GENERATOR, MATRIX, SCALAR, generator_at
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.model import MODEL, SUMS, functions
+from pymc_subsample.kernels.model import ALONE, MODEL, SUMS, functions
 from pymc_subsample.kernels.proposals import PROPOSING, draw_move, move, proposal_of
 from pymc_subsample.kernels.vectors import clear, copy
 
@@ -45,7 +45,7 @@ def transitions(generator, model, sums, proposing, rows, weight, thetas, k, info
             new_known = prior[0] + control_sum(phi, sums, 0.0, slope)
             if t > 0 and not np.log(rng.random()) < new_known - known:
                 continue
-            residual(phi, sums.center, rows, d)
+            residual(phi, rows, sums.center, ALONE, 1.0, 0.0, d, slope)
             infos[i, 2] += d.shape[0]
             new_left = weight * d.sum()
             if t == 0 or np.log(rng.random()) < new_left - left:
