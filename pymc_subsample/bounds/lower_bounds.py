@@ -41,7 +41,7 @@ from pymc_subsample.expansion.row_code import RowCode
 from pymc_subsample.expansion.verification import Agreement
 from pymc_subsample.graph.concrete import rebuild, specialised
 from pymc_subsample.graph.interpreter import NoForm
-from pymc_subsample.graph.intervals import EVERYTHING, Enclosure, enclose
+from pymc_subsample.graph.intervals import Enclosure, enclose
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.graph.piecewise import Pieces
 from pymc_subsample.model import TallModel, TallModelError
@@ -96,11 +96,11 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
         data = _sample(expansion, list(code.data))
         if not isinstance(bound, str):
             graphs = _constant(code, [bound] * code.n_predictors)
-            least = _least_found(code, data)
-            if not bound <= least + _MARGIN * abs(least) or not _holds(code, graphs, data):
+            lowest = _least_found(code, data)
+            if not bound <= lowest + _MARGIN * abs(lowest) or not _holds(code, graphs, data):
                 raise ValueError(
                     f"bound={bound:g} is no lower bound on the second derivative of every row of "
-                    f"{_named(model)} in its linear predictors: {least:.4g} was "
+                    f"{_named(model)} in its linear predictors: {lowest:.4g} was "
                     "found for one. Give a smaller number (more negative). If that does not help, "
                     "the log-likelihood is not accurate for far predictors, as that of probit rows."
                 )
@@ -141,7 +141,7 @@ def no_bound(
         f"FireflyMC needs a lower bound on the log-likelihood of every row of {_named(model)} and "
         f"knows none{kind}: {why}. There are bounds for logistic rows (Bernoulli or Binomial with "
         "logit link; Jaakkola-Jordan), for Student-t rows with known nu and scale, for softmax "
-        "rows (Categorical or Multinomial; Boehning), and where the second derivative in the "
+        "rows, sets of choices and sums over the states of logistic rows (Boehning), and where the second derivative in the "
         "linear predictor is bounded below and accurate for far predictors; give bound=c if you "
         f"know a bound c of it. Else {', '.join([*others, 'use HMCECS or another step'])}, or "
         "sample this model with pm.sample()."
@@ -157,10 +157,13 @@ def _why(code: RowCode) -> str:
     if shared and code.n_predictors > 1:
         return (
             f"beside linear predictors its rows see {shared} unknown number(s) that they share, "
-            "such as a scale that is not fixed to a number"
+            "such as a scale that is not fixed to a number, and not through sums of exponentials"
         )
     if code.n_predictors > 1:
-        return f"its rows see {code.n_predictors} linear predictors, and not through a softmax"
+        return (
+            f"its rows see {code.n_predictors} linear predictors, and not through sums of "
+            "exponentials alone"
+        )
     return "its second derivative in the linear predictor is not bounded below"
 
 
@@ -208,7 +211,8 @@ def _separable(code: RowCode) -> bool:
     if not mixed:
         return True
     inputs = [*code.x, *code.data.values()]
-    within = [Enclosure(-ANYWHERE, ANYWHERE)] * len(code.x) + [EVERYTHING] * len(code.data)
+    within = [Enclosure(-ANYWHERE, ANYWHERE) for _ in code.x]
+    within += [Enclosure(-np.inf, np.inf) for _ in code.data]
     try:
         return all(np.all(h.size == 0) for h in enclose(mixed, inputs)(within))
     except NoForm:

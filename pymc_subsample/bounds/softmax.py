@@ -115,7 +115,7 @@ def _over(graph: Variable, like: Variable) -> Variable:
 
 
 class _Opaque:
-    """The largest of some functions: it cancels where it is subtracted before exponentials."""
+    """The largest of some functions, which cancels: it is taken from them before exponentials."""
 
 
 def _is_zero(x: Known) -> bool:
@@ -230,6 +230,10 @@ class _Curvatures(Scalars):
                 return [self._number(np.bool_(truth))]
             case "IsInf" | "IsNan" if x[0].finite:
                 return [self._number(np.False_)]
+            case "Maximum" | "Minimum" | "ScalarMaximum" | "ScalarMinimum" if all(
+                e.number is None and e.finite for e in x
+            ):
+                return [_affine({_Opaque(): 1.0})]
             case "Second":
                 return [x[1]]
             case "Identity":

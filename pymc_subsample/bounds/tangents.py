@@ -103,11 +103,8 @@ def _convex(code: RowCode, e: int, center: Variable | None, kinds: Kinds) -> boo
         sizes = np.abs(right[0]) + np.abs(left[0]) + np.abs(begun * d)
         allowed = _ROUNDING * (1.0 + sizes)
 
-        def rise(d: np.ndarray, found: Sequence[np.ndarray], begun=begun) -> np.ndarray:
-            return d * found[2] - found[1] + begun
-
         steep = _ROUNDING * (d * np.abs(right[2]) + np.abs(right[1]) + np.abs(begun))
-        here, start = rise(d, right), rise(low, first)
+        here, start = (x * y[2] - y[1] + begun for x, y in ((d, right), (low, first)))
         if not np.all((np.abs(odd[0]) <= allowed) & (here >= -steep) & (start >= -steep)):
             return False
         beyond, before = rest(d, data_, width), rest(-d, data_, width)
