@@ -141,8 +141,9 @@ def no_bound(
         f"FireflyMC needs a lower bound on the log-likelihood of every row of {_named(model)} and "
         f"knows none{kind}: {why}. There are bounds for logistic rows (Bernoulli or Binomial with "
         "logit link; Jaakkola-Jordan), for Student-t rows with known nu and scale, for softmax "
-        "rows, sets of choices and sums over the states of logistic rows (Boehning), and where the second derivative in the "
-        "linear predictor is bounded below and accurate for far predictors; give bound=c if you "
+        "rows, sets of choices and sums over the states of logistic rows (Boehning), and where the "
+        "second derivative in the linear predictor is bounded below and accurate for far "
+        "predictors; give bound=c if you "
         f"know a bound c of it. Else {', '.join([*others, 'use HMCECS or another step'])}, or "
         "sample this model with pm.sample()."
     )

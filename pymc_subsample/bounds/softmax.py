@@ -18,7 +18,7 @@ References
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain
 from typing import Any
@@ -49,12 +49,13 @@ class _Bent:
     """A function of the predictors: `number` if it reads data alone.
 
     Its second derivatives are between minus the sum of `below` and the sum of `above`; None is no
-    bound. `slopes` are those of an affine function, None of others. Of a sum of exponentials,
-    `terms` are the logarithms, with whether each is there.
+    bound. `slopes` are those of its affine part, which is all of it if it is `straight`. Of a sum
+    of exponentials, `terms` are the logarithms, with whether each is there.
     """
 
     number: Variable | None = None
-    slopes: Mapping[Any, Known] | None = None
+    slopes: Mapping[Any, Known] = field(default_factory=dict)
+    straight: bool = False
     below: Sequence[Outer] | None = None
     above: Sequence[Outer] | None = None
     terms: Sequence[tuple["_Bent", Known]] = ()
@@ -74,7 +75,7 @@ class _Bent:
 
 
 def _affine(slopes: Mapping[Any, Known]) -> _Bent:
-    return _Bent(slopes=slopes, below=(), above=())
+    return _Bent(slopes=slopes, straight=True, below=(), above=())
 
 
 _NOTHING = _affine({})
@@ -98,7 +99,7 @@ def least_curvature(
         below = _of(found).below
     except NoForm:
         return None
-    if below is None or any(isinstance(e, _Opaque) for _, a in below for e in a):
+    if below is None or any(_opaque(a) for a in (_of(found).slopes, *(a for _, a in below))):
         return None
     pairs = [(e, f) for e in range(count) for f in range(e, count)]
     total = {
@@ -116,6 +117,10 @@ def _over(graph: Variable, like: Variable) -> Variable:
 
 class _Opaque:
     """The largest of some functions, which cancels: it is taken from them before exponentials."""
+
+
+def _opaque(slopes: Mapping[Any, Known]) -> bool:
+    return any(isinstance(e, _Opaque) for e in slopes)
 
 
 def _is_zero(x: Known) -> bool:
@@ -249,7 +254,7 @@ class _Curvatures(Scalars):
                 return [_plus(_of(x[0]), _scaled(-1.0, _of(x[1])))]
             case "Neg":
                 return [_scaled(-1.0, x[0])]
-            case "Sqr" if x[0].slopes is not None:
+            case "Sqr" if x[0].straight and not _opaque(x[0].slopes):
                 return [_Bent(below=(), above=((2.0, x[0].slopes),), positive=True)]
         raise NoForm
 
@@ -267,20 +272,18 @@ def _terms(x: _Bent) -> Sequence[tuple[_Bent, Known]]:
 
 
 def _plus(x: _Bent, y: _Bent) -> _Bent:
-    slopes = None
-    if x.slopes is not None and y.slopes is not None:
-        slopes = {e: _sum(s[e] for s in (x.slopes, y.slopes) if e in s)
-                  for e in {**x.slopes, **y.slopes}}  # fmt: skip
-        slopes = {e: s for e, s in slopes.items() if not _is_zero(s)}
+    slopes = {
+        e: _sum(s[e] for s in (x.slopes, y.slopes) if e in s) for e in {**x.slopes, **y.slopes}
+    }
+    slopes = {e: s for e, s in slopes.items() if not _is_zero(s)}
     below = None if x.below is None or y.below is None else (*x.below, *y.below)
     above = None if x.above is None or y.above is None else (*x.above, *y.above)
-    return _Bent(slopes=slopes, below=below, above=above)
+    straight = x.straight and y.straight
+    return _Bent(slopes=slopes, straight=straight, below=below, above=above)
 
 
 def _scaled(factor: Known, x: _Bent) -> _Bent:
-    slopes = None
-    if x.slopes is not None:
-        slopes = {e: _product(factor, s) for e, s in x.slopes.items()}
+    slopes = {e: _product(factor, s) for e, s in x.slopes.items()}
     up, down = _positive_part(factor), _positive_part(_product(-1.0, factor))
 
     def mixed(same: Sequence[Outer] | None, other: Sequence[Outer] | None):
@@ -293,7 +296,8 @@ def _scaled(factor: Known, x: _Bent) -> _Bent:
             found += [(_product(part, c), a) for c, a in outers]
         return tuple(found)
 
-    return _Bent(slopes=slopes, below=mixed(x.below, x.above), above=mixed(x.above, x.below))
+    below, above = mixed(x.below, x.above), mixed(x.above, x.below)
+    return _Bent(slopes=slopes, straight=x.straight, below=below, above=above)
 
 
 def _positive_part(x: Known) -> Known:
@@ -321,13 +325,13 @@ def _log_of_sum(terms: Sequence[tuple[_Bent, Known]]) -> _Bent:
     full = [(_of(t), p) for t, p in terms]
     if not full or any(t.terms for t, _ in full):
         raise NoForm
-    if any(t.slopes is None for t, _ in full):
+    if not all(t.straight for t, _ in full):
         # At least the mean of what terms do.
-        if any(t.below is None for t, _ in full):
+        if any(t.below is None or _opaque(t.slopes) for t, _ in full):
             raise NoForm
         each = [(_product(p, c), a) for t, p in full for c, a in t.below or ()]
         return _Bent(below=tuple(each))
-    slopes = [t.slopes or {} for t, _ in full]
+    slopes = [t.slopes for t, _ in full]
     # What all of them have in common makes no differences.
     common = {
         e: s for e, s in slopes[0].items() if all(_same(other.get(e), s) for other in slopes[1:])
@@ -346,9 +350,8 @@ def _log_of_sum(terms: Sequence[tuple[_Bent, Known]]) -> _Bent:
         for s, p in zip(slopes, present, strict=True)
     ]
     if len(full) == 1:
-        above = []
-    affine = common if len(full) == 1 else None
-    return _plus(_affine(common), _Bent(slopes=affine, below=(), above=tuple(above)))
+        return _affine(common)
+    return _plus(_affine(common), _Bent(below=(), above=tuple(above)))
 
 
 def _same(x: Known | None, y: Known) -> bool:
