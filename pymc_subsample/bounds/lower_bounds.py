@@ -8,38 +8,45 @@ and whose curvature is replaced,
 for all x. Three curvatures are known. In a predictor in which the log-likelihood is
 :math:`a + b x + f((x - c)^2)` with convex f, the tangent of f gives
 :math:`C_i = (l'(x^*) - l'(c)) / (x^* - c)`. For a logistic row with c = 0 this is Jaakkola and
-Jordan's bound [1]_; for a Student-t row c is the observed value. For a softmax of K predictors
-:math:`C_i = -\tfrac12 N (I - 11'/K)`, N the row's count [2]_. For any other predictor
-:math:`C_i = \inf l''`, where that is finite.
+Jordan's bound [1]_; for a Student-t row c is the observed value; see `tangents`. Of sums of
+exponentials, as softmax rows, sets of choices and sums over states have, C_i is Böhning's bound;
+see `softmax`. For any other predictor :math:`C_i = \inf l''`, where that is finite; see
+`everywhere`. All are proven by the graph of the row; that they were compiled as they should is
+verified on some rows.
 
 References
 ----------
 .. [1] T. Jaakkola and M. Jordan (2000). Bayesian parameter estimation via variational methods.
    Statistics and Computing 10, 25-37.
-.. [2] D. Böhning (1992). Multinomial logistic regression algorithm. Annals of the Institute of
-   Statistical Mathematics 44(1), 197-200.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import product
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
-from scipy.special import softmax
+from pytensor.graph.traversal import ancestors
 
+from pymc_subsample.bounds.everywhere import ANYWHERE, affine_in, distinct, hulls, least
+from pymc_subsample.bounds.predictor_ranges import exact_step
+from pymc_subsample.bounds.softmax import least_curvature
+from pymc_subsample.bounds.tangents import tangent
 from pymc_subsample.expansion import linear_predictors
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.linear import linear_expansion
-from pymc_subsample.expansion.predictor_ranges import exact_step
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.expansion.row_code import RowCode
 from pymc_subsample.expansion.verification import Agreement
 from pymc_subsample.graph.concrete import rebuild, specialised
 from pymc_subsample.graph.interpreter import NoForm
+from pymc_subsample.graph.intervals import Enclosure, enclose
 from pymc_subsample.graph.numpy_functions import numpy_function
+from pymc_subsample.graph.piecewise import Pieces
 from pymc_subsample.model import TallModel, TallModelError
 
-KINDS = ("tangent", "softmax", "curvature")
+KINDS = ("tangent", "softmax", "curvature")  # in the order in which they are tried
 
 # Rows at which bounds are looked for and verified, beside those of extreme data. A choice: bounds
 # follow from the graph, and rows only have to show a wrong one; twice as many would double the
@@ -54,18 +61,11 @@ _NEAREST, _FARTHEST = 1e-2, 10**2.5
 # some million roundings of doubles, which sums of terms that cancel may show.
 _MARGIN = 1e-9
 _ROUNDING = 1e-10
-# Below this distance from the centre, a slope between two points is taken for a derivative. About
-# the square root of the rounding of doubles, where a difference is as exact as it gets; a
-# curvature that differs by ten times the error of that is not symmetric.
-_CLOSE = 1e-6
-_SYMMETRIC = 1e-7
 # How far apart predictors are that tie and those that do not. Of two predictors so far apart a
 # softmax gives the smaller one e^-10.
 _TIE = 10.0
-# Grid on which the least curvature is looked for, and how near to the supremum its ends must be.
-# A choice: a logistic curvature is e^-1000 there.
-_WIDEST = 1e3
-_SETTLED = 1e-3
+# Combinations of values of columns. A choice: a proof takes a second for so many.
+_MOST_COMBINED = 512
 
 Evaluate = Callable[[np.ndarray, np.ndarray], list[np.ndarray]]
 
@@ -96,17 +96,17 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
         data = _sample(expansion, list(code.data))
         if not isinstance(bound, str):
             graphs = _constant(code, [bound] * code.n_predictors)
-            least = _least_found(code, data)
-            if not bound <= least + _MARGIN * abs(least) or not _holds(code, graphs, data):
+            lowest = _least_found(code, data)
+            if not bound <= lowest + _MARGIN * abs(lowest) or not _holds(code, graphs, data):
                 raise ValueError(
                     f"bound={bound:g} is no lower bound on the second derivative of every row of "
-                    f"{_named(model)} in its linear predictors: {least:.4g} was "
+                    f"{_named(model)} in its linear predictors: {lowest:.4g} was "
                     "found for one. Give a smaller number (more negative). If that does not help, "
                     "the log-likelihood is not accurate for far predictors, as that of probit rows."
                 )
             found.append("given")
             return graphs
-        for kind, graphs in _candidates(code, data, KINDS if bound == "auto" else (bound,)):
+        for kind, graphs in _candidates(code, expansion, KINDS if bound == "auto" else (bound,)):
             if _holds(code, graphs, data):
                 found.append(kind)
                 return graphs
@@ -141,8 +141,9 @@ def no_bound(
         f"FireflyMC needs a lower bound on the log-likelihood of every row of {_named(model)} and "
         f"knows none{kind}: {why}. There are bounds for logistic rows (Bernoulli or Binomial with "
         "logit link; Jaakkola-Jordan), for Student-t rows with known nu and scale, for softmax "
-        "rows (Categorical or Multinomial; Boehning), and where the second derivative in the "
-        "linear predictor is bounded below and accurate for far predictors; give bound=c if you "
+        "rows, sets of choices and sums over the states of logistic rows (Boehning), and where the "
+        "second derivative in the linear predictor is bounded below and accurate for far "
+        "predictors; give bound=c if you "
         f"know a bound c of it. Else {', '.join([*others, 'use HMCECS or another step'])}, or "
         "sample this model with pm.sample()."
     )
@@ -157,10 +158,13 @@ def _why(code: RowCode) -> str:
     if shared and code.n_predictors > 1:
         return (
             f"beside linear predictors its rows see {shared} unknown number(s) that they share, "
-            "such as a scale that is not fixed to a number"
+            "such as a scale that is not fixed to a number, and not through sums of exponentials"
         )
     if code.n_predictors > 1:
-        return f"its rows see {code.n_predictors} linear predictors, and not through a softmax"
+        return (
+            f"its rows see {code.n_predictors} linear predictors, and not through sums of "
+            "exponentials alone"
+        )
     return "its second derivative in the linear predictor is not bounded below"
 
 
@@ -168,23 +172,25 @@ def _why(code: RowCode) -> str:
 
 
 def _candidates(
-    code: RowCode, data: np.ndarray, kinds: Sequence[str]
+    code: RowCode, expansion: Expansion, kinds: Sequence[str]
 ) -> Iterator[tuple[str, list[Variable]]]:
-    if "softmax" in kinds and code.n_predictors > 1:
-        for n_classes in (code.n_predictors, code.n_predictors + 1):
-            if _is_softmax(code, data, n_classes):
-                graphs = rebuild(_bends(code), {x: pt.zeros_like(x) for x in code.x})
-                yield "softmax", [0.5 * n_classes * (1 + _MARGIN) * h for h in graphs]
-    if not _separable(code, data):
-        return
-    if "tangent" in kinds:
-        tangents = [_tangent(code, e, data) for e in range(code.n_predictors)]
+    separable = _separable(code)
+    if "tangent" in kinds and separable:
+        tangents = [tangent(code, e, partial(_values, code, expansion)) for e in _every(code)]
         if all(t is not None for t in tangents):
             yield "tangent", _diagonal(code, [t for t in tangents if t is not None])
-    if "curvature" in kinds:
-        least = [_least(code, e, data) for e in range(code.n_predictors)]
+    if "softmax" in kinds and code.n_predictors > 1:
+        found = least_curvature(code.loglik, code.x, list(code.data.values()))
+        if found is not None:
+            yield "softmax", [(1 + _MARGIN) * h for h in found.values()]
+    if "curvature" in kinds and separable:
+        least = [_least(code, expansion, e) for e in _every(code)]
         if all(c is not None for c in least):
             yield "curvature", _constant(code, [c for c in least if c is not None])
+
+
+def _every(code: RowCode) -> range:
+    return range(code.n_predictors)
 
 
 def _bends(code: RowCode) -> list[Variable]:
@@ -200,98 +206,66 @@ def _diagonal(code: RowCode, values: Sequence[Variable]) -> list[Variable]:
     return [values[e] if e == f else nothing for e, f in code.derivatives(2)]
 
 
-def _separable(code: RowCode, data: np.ndarray) -> bool:
-    """Whether no second derivative mixes two predictors, at random points."""
-    size = code.n_predictors
-    if size == 1:
+def _separable(code: RowCode) -> bool:
+    """Whether no second derivative mixes two predictors, wherever these and the data are."""
+    mixed = [h for (e, f), h in code.derivatives(2).items() if e != f]
+    if not mixed:
         return True
-    evaluate = _function(code, [h for (e, f), h in code.derivatives(2).items() if e != f])
-    rng = np.random.default_rng(0)
-    return all(
-        not np.any(np.nan_to_num(h, nan=1.0))
-        for _ in range(_POINTS)
-        for h in evaluate(rng.normal(0, 2, (size, data.shape[1])), data)
-    )
-
-
-def _tangent(code: RowCode, e: int, data: np.ndarray) -> Variable | None:
-    """Curvature of the tangent in the squared distance from a centre: zero or a data column."""
-    x, slope = code.x[e], code.derivatives(1)[e,]
-    for column in (None, *code.data.values()):
-        center = pt.zeros_like(x) if column is None else column
-        base, peak = rebuild([slope, code.derivatives(2)[e, e]], {x: center})
-        shift = x - center
-        close = pt.abs(shift) < _CLOSE
-        value = pt.switch(close, peak, (slope - base) / pt.switch(close, 1.0, shift))
-        if _rises(code, e, value, center, data):
-            return (1 + _MARGIN) * value
-    return None
-
-
-def _rises(code: RowCode, e: int, value: Variable, center: Variable, data: np.ndarray) -> bool:
-    """Whether a slope's growth per distance is even, and rises with the distance: f is convex."""
-    m = data.shape[1]
-    evaluate = _function(code, [value, center])
-    rng = np.random.default_rng(0)
-    x = rng.normal(0, 2, (code.n_predictors, m))
-    origin = np.broadcast_to(evaluate(x, data)[1], (m,))
-    previous = np.full(m, -np.inf)
-    for distance in np.concatenate([[0.0], np.geomspace(_NEAREST, _FARTHEST, _POINTS)]):
-        x[e] = origin + distance
-        right = evaluate(x, data)[0]
-        x[e] = origin - distance
-        left = evaluate(x, data)[0]
-        allowed = _SYMMETRIC * (np.abs(left) + np.abs(right)) + _ROUNDING
-        if not np.all(np.abs(right - left) <= allowed) or not np.all(right >= previous - allowed):
-            return False
-        previous = right
-    return True
-
-
-def _is_softmax(code: RowCode, data: np.ndarray, n_classes: int) -> bool:
-    """Whether the Hessian is -N (diag p - p p') with p a softmax, at random points.
-
-    A class beyond the predictors has predictor zero.
-    """
-    size, m = code.n_predictors, data.shape[1]
-    evaluate = _function(code, _bends(code))
-    at_zero = evaluate(np.zeros((size, m)), data)[0]
-    count = -np.broadcast_to(at_zero, (m,)) * n_classes**2 / (n_classes - 1)
-    if not np.all(np.isfinite(count)) or not np.any(count > 0):
+    inputs = [*code.x, *code.data.values()]
+    within = [Enclosure(-ANYWHERE, ANYWHERE) for _ in code.x]
+    within += [Enclosure(-np.inf, np.inf) for _ in code.data]
+    try:
+        return all(np.all(h.size == 0) for h in enclose(mixed, inputs)(within))
+    except NoForm:
         return False
-    rng = np.random.default_rng(0)
-    # At zero, where a softmax is curved, and where it is nearly flat.
-    for scale in (0.0, 1.0, 4.0):
-        x = rng.normal(0, 1, (size, m)) * scale
-        p = softmax(np.concatenate([x, np.zeros((n_classes - size, m))]), axis=0)[:size]
-        hessian = -count * (p[:, None] * np.eye(size)[:, :, None] - p[:, None] * p[None])
-        for h, (e, f) in zip(evaluate(x, data), code.derivatives(2), strict=True):
-            # Rounding: a difference of numbers near count.
-            if not np.all(np.abs(h - hessian[e, f]) <= 1e-8 * (1 + count)):
-                return False
-    return True
 
 
-def _least(code: RowCode, e: int, data: np.ndarray) -> float | None:
-    """Infimum of a second derivative over sampled rows and a wide grid; None where it has none."""
-    m = data.shape[1]
-    evaluate = _function(code, [code.derivatives(2)[e, e]])
-    # A choice: a grid of 1,000 points, dense near the centre, between which a curvature hardly
-    # changes.
-    grid = np.sinh(np.linspace(-np.arcsinh(_WIDEST), np.arcsinh(_WIDEST), 1000))
-    origins = [np.zeros(m), *data]
-    x, least, inner = np.zeros((code.n_predictors, m)), np.inf, np.inf
-    for origin in origins:
-        for distance in grid:
-            x[e] = origin + distance
-            lowest = float(np.min(evaluate(x, data)[0]))
-            if not np.isfinite(lowest):
-                return None
-            least = min(least, lowest)
-            if abs(distance) < 0.1 * _WIDEST:  # A choice: the inner tenth.
-                inner = min(inner, lowest)
-    settled = least >= inner - _SETTLED * abs(inner)
-    return (1 + 2 * _SETTLED) * min(least, 0.0) if settled else None
+def _values(
+    code: RowCode, expansion: Expansion, slope: Variable, data: Sequence[Variable], x: Variable
+) -> np.ndarray | None:
+    """Return data that stand for all rows' in a slope, shape (len(data), k): see `tangents`.
+
+    They are all combinations of the distinct values of the columns that it reads. Of a column with
+    many, and in which the slope is affine, its smallest and largest ones do.
+    """
+    seen = set(ancestors([slope]))
+    read = [k for k, v in enumerate(data) if v in seen]
+    columns = [list(code.data)[k] for k in read]
+    found = expansion.take(np.zeros(1, dtype=np.int64))[list(code.data)]
+    if not read:
+        return found
+    values = distinct(expansion, columns)
+    if values is None:
+        each = [distinct(expansion, [c]) for c in columns]
+        low, high, whole = hulls(expansion, columns)
+        many = np.array([v is None for v in each])
+        ends = [v[0] if v is not None else np.array(x)
+                for v, x in zip(each, zip(low, high, strict=True), strict=True)]  # fmt: skip
+        count = np.prod([len(v) for v in ends])
+        if count > _MOST_COMBINED or not np.all(np.isfinite([low[many], high[many]])):
+            return None
+        inputs = [data[k] for k in read]
+        if not affine_in(slope, x, inputs, low, high, whole, many):
+            return None
+        values = np.array(list(product(*ends))).T
+    found = np.tile(found, values.shape[1])
+    found[read] = values
+    return found
+
+
+def _least(code: RowCode, expansion: Expansion, e: int) -> float | None:
+    """Infimum of a second derivative over all rows and predictors; None where it has none."""
+    nothing: dict[Variable, Variable] = {
+        x: pt.zeros_like(code.x[e]) for k, x in enumerate(code.x) if k != e
+    }
+    [bend] = rebuild([code.derivatives(2)[e, e]], nothing)
+    columns, data = list(code.data), list(code.data.values())
+    if not Pieces(code.loglik, code.x, data).smooth_everywhere(_sample(expansion, columns), 2):
+        return None
+    if (values := distinct(expansion, columns)) is not None:
+        return least(bend, code.x[e], data, values, values)
+    low, high, _ = hulls(expansion, columns)
+    return least(bend, code.x[e], data, low[:, None], high[:, None])
 
 
 def _least_found(code: RowCode, data: np.ndarray) -> float:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_subsample.bounds.predictor_ranges import exact_step
 from pymc_subsample.chain.ellipsoid import shape
 from pymc_subsample.chain.memory import total_memory
 from pymc_subsample.chain.nuts_instead import nuts
@@ -22,7 +23,6 @@ from pymc_subsample.expansion.estimators import (
     choose_subsample_size,
     moments_from_sums,
 )
-from pymc_subsample.expansion.predictor_ranges import exact_step
 from pymc_subsample.expansion.quadratic import Quadratic
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.expansion.residual_causes import distance_to_mode, find_cause, is_far

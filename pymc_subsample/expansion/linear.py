@@ -19,17 +19,17 @@ from numba import types
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
 
+from pymc_subsample.bounds.coefficients import Coefficients
+from pymc_subsample.bounds.everywhere import distinct, largest_size
 from pymc_subsample.compiled.functions import (
     Compiled,
     compile_source,
 )
 from pymc_subsample.expansion import linear_source
-from pymc_subsample.expansion.coefficients import Coefficients
 from pymc_subsample.expansion.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
 from pymc_subsample.expansion.expansion import Expansion, parameter_functions
 from pymc_subsample.expansion.linear_source import LoopCode
 from pymc_subsample.expansion.packing import Packer
-from pymc_subsample.expansion.predictor_ranges import derivative_bound, distinct
 from pymc_subsample.expansion.row_code import RowCode
 from pymc_subsample.expansion.row_layout import AffineMap, RowLayout, affine_map
 from pymc_subsample.expansion.sums import LinearSums
@@ -148,7 +148,7 @@ def linear_expansion(
         if not Pieces(code.loglik, code.x, data).smooth_everywhere(kinds, order + 1):
             return None
         [derivative] = code.derivatives(order + 1).values()
-        return derivative_bound(derivative, code.x[0], data, kinds)
+        return largest_size(derivative, code.x[0], data, kinds)
 
     def remainder(center: np.ndarray) -> Callable | None:
         if not 0 < len(forms) <= MAX_PREDICTORS:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from pymc_subsample.expansion.row_layout import FLAT, AffineMap, RowLayout, multiplicity
+from pymc_subsample.bounds.coefficients import multiplicity
+from pymc_subsample.expansion.row_layout import FLAT, AffineMap, RowLayout
 from pymc_subsample.kernels.model import ALONE
 
 _ROWS = "dense, dense_scale, gather, gather_scale, offset, offset_scale"

@@ -1,7 +1,5 @@
 """Tables of the affine map from phi to predictors, and where a packed row caches what."""
 
-import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
@@ -111,8 +109,3 @@ def _add_to_run(runs: list[_Entry], e: int, column: int, index: int, scale: floa
 def _table(entries: Sequence[_Entry], width: int) -> tuple[np.ndarray, np.ndarray]:
     numbers = np.array([n for n, _ in entries], dtype=np.int64).reshape(-1, width)
     return numbers, np.array([scale for _, scale in entries], dtype=float)
-
-
-def multiplicity(which: Sequence[int]) -> float:
-    """Return what divides a derivative in these predictors, as a Taylor coefficient."""
-    return float(math.prod(math.factorial(k) for k in Counter(which).values()))

@@ -32,17 +32,26 @@ WORK = _Work()
 
 
 class Enclosure:
-    """Intervals from `low` to `high`, arrays of one shape over rows or numbers."""
+    """Intervals from `low` to `high`, arrays of one shape over rows or numbers.
 
-    def __init__(self, low: ArrayLike, high: ArrayLike):
+    `above`: whether it is known that `low` itself is not reached.
+    """
+
+    def __init__(self, low: ArrayLike, high: ArrayLike, *, above: bool = False):
         self.low = np.where(np.isnan(low), -np.inf, low)
         self.high = np.where(np.isnan(high), np.inf, high)
+        self.above = above
         WORK.elements += self.low.size
 
     @property
     def size(self) -> np.ndarray:
         """Largest size of an element."""
         return np.maximum(np.abs(self.low), np.abs(self.high))
+
+    @property
+    def positive(self) -> bool:
+        """Whether all numbers are above zero."""
+        return bool(np.all(self.low >= 0)) and (self.above or bool(np.all(self.low > 0)))
 
 
 EVERYTHING = Enclosure(-np.inf, np.inf)

@@ -48,13 +48,14 @@ def enclose_coefficient(
 ) -> Callable[..., np.ndarray]:
     """Return a function that bounds the size of a coefficient of a vector graph over rows.
 
-    It takes where inputs are, shape (m,) each; their gradients, (m, k), or None for those that
+    It takes where inputs are, numbers or intervals of shape (m,) each; their gradients, (m, k), or
+    None for those that
     stay; how far directions u, of length one at most, go on; and what `Pieces.joined` says of the
     graph. It raises `NoForm` if some Op has no form for one row or no rule.
     """
 
     def bound(
-        at: Sequence[np.ndarray],
+        at: Sequence[np.ndarray | Enclosure],
         gradients: Sequence[np.ndarray | None],
         limit: float,
         joined: Mapping[Apply, np.ndarray],
@@ -69,13 +70,13 @@ def enclose_coefficient(
     return bound
 
 
-def _input(x: np.ndarray, gradient: np.ndarray | None, limit: float, order: int) -> Jet:
-    center, rest = Enclosure(x, x), (None,) * (order - 1)
+def _input(x: np.ndarray | Enclosure, gradient: np.ndarray | None, limit: float, order: int) -> Jet:
+    center, rest = x if isinstance(x, Enclosure) else Enclosure(x, x), (None,) * (order - 1)
     if gradient is None:
         return Jet(center, None, *rest)
     slope = Slope(gradient, np.zeros(len(gradient)))
     far = slope.size
-    moved = Enclosure(x - limit * far, x + limit * far)
+    moved = Enclosure(center.low - limit * far, center.high + limit * far)
     return Jet(moved, Enclosure(-far, far), *rest, center=center, slope=slope)
 
 

@@ -15,8 +15,9 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from pymc_subsample.graph.concrete import depends_on
+from pymc_subsample.graph.intervals import Enclosure
 from pymc_subsample.graph.numpy_functions import evaluate
-from pymc_subsample.graph.overall_intervals import Interval, OverallIntervals
+from pymc_subsample.graph.overall_intervals import OverallIntervals
 
 
 class Scale(NamedTuple):
@@ -27,7 +28,7 @@ class Scale(NamedTuple):
     value: Callable[[np.ndarray], np.ndarray]  # g of numbers,
     slope: Callable[[np.ndarray], np.ndarray]  # its derivative,
     bend: Callable[[np.ndarray], np.ndarray]  # and the second over the first.
-    fits: Callable[[Interval], bool]  # Whether g is smooth and bounded where the limit is.
+    fits: Callable[[Enclosure], bool]  # Whether g is smooth and bounded where the limit is.
 
 
 SCALES: Mapping[str, Scale] = {
@@ -36,7 +37,7 @@ SCALES: Mapping[str, Scale] = {
         lambda p: -(p**-2.0), lambda p: -2.0 / p, lambda p: p.positive,
     ),
     "exponential": Scale(
-        pt.exp, pt.log, np.exp, np.exp, np.ones_like, lambda p: np.isfinite(p.upper),
+        pt.exp, pt.log, np.exp, np.exp, np.ones_like, lambda p: bool(np.isfinite(p.high)),
     ),
 }  # fmt: skip
 

@@ -10,9 +10,9 @@ from chains import QUIET
 from scipy.special import expit
 
 import pymc_subsample as pms
+from pymc_subsample.bounds.predictor_ranges import exact_step
 from pymc_subsample.diagnostics.perturbation import estimate_errors
 from pymc_subsample.expansion import expand
-from pymc_subsample.expansion.predictor_ranges import exact_step
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.model import TallModel
 

@@ -20,6 +20,8 @@ import pytest
 from numba import types
 
 import pymc_subsample as pms
+from pymc_subsample.bounds.everywhere import distinct
+from pymc_subsample.bounds.predictor_ranges import reach
 from pymc_subsample.chain.arguments import workers as checked
 from pymc_subsample.compiled import cache
 from pymc_subsample.compiled.functions import VECTOR, compile_source
@@ -27,7 +29,6 @@ from pymc_subsample.diagnostics.perturbation import estimate_errors
 from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion import expansion as expansion_module
-from pymc_subsample.expansion.predictor_ranges import distinct, reach
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.graph.numpy_functions import numpy_function

@@ -80,3 +80,12 @@ def test_bounds_of_units_hold_and_few_of_these_decide(name):
 @pytest.mark.costly
 def test_auto_takes_exact_draws_of_choices_among_sets():
     assert isinstance(pms.auto(model=sets()), pms.ScalableMH)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("name", ["classes", "sets"])
+def test_few_units_are_bright(name):
+    """Bounds are verified on all units at set-up; of loose ones most would be bright."""
+    step = pms.FireflyMC(model=MODELS[name][0]())
+    assert (step.n_rows, step.bound_taken) == (UNITS, "softmax")
+    assert 0.0 < step.expected_bright < 0.05 * UNITS

@@ -264,8 +264,9 @@ class FireflyMC(ChainStep, shares=moves.set_up):
         The lower bounds, quadratic in a row's linear predictors. "tangent": Jaakkola and Jordan's
         for logistic rows (Bernoulli, Binomial), and the tangent in the squared residual for
         Student-t rows of known nu and scale. "softmax": Böhning's, for Categorical and Multinomial
-        rows. "curvature": from the least second derivative in the predictor, where that is
-        bounded. "auto" takes the first of "softmax", "tangent" and "curvature" that the model has.
+        rows, sets of choices, and logistic rows summed over states. "curvature": from the least
+        second derivative in the predictor, where that is bounded. "auto" takes the first of these
+        that the model has.
         A number c is a lower bound of your own on the second derivative of every row's
         log-likelihood in its linear predictor (on all eigenvalues, where it has several). All are
         verified on some rows at set-up, on all rows at a few points, and at the end of a chain.

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from scipy.special import chdtri
 
+from pymc_subsample.bounds.predictor_ranges import ELSE, exact_step
 from pymc_subsample.diagnostics.checks import (
     MODES,
     SHIFT_BOUND,
@@ -39,7 +40,6 @@ from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.block_poisson import log_variance
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND, ResidualMoments
 from pymc_subsample.expansion.factors import whiten
-from pymc_subsample.expansion.predictor_ranges import ELSE, exact_step
 from pymc_subsample.expansion.reference import Reference
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH

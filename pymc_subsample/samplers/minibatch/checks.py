@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pymc_subsample.bounds.predictor_ranges import ELSE
 from pymc_subsample.diagnostics.checks import (
     ACCEPTED,
     MODES,
@@ -19,7 +20,6 @@ from pymc_subsample.diagnostics.checks import (
 from pymc_subsample.diagnostics.overlooked_rows import OVERLOOKED
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.diagnostics.tails import TAIL
-from pymc_subsample.expansion.predictor_ranges import ELSE
 
 if TYPE_CHECKING:
     from pymc_subsample.samplers.minibatch.decision_errors import AcceptanceErrors

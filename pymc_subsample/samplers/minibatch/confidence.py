@@ -6,11 +6,11 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from pymc_subsample.bounds.predictor_ranges import everywhere, nearby
 from pymc_subsample.chain import arguments
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.proposals import Langevin
 from pymc_subsample.compiled.functions import Compiled
-from pymc_subsample.expansion.predictor_ranges import everywhere, nearby
 from pymc_subsample.samplers.minibatch import largest_term as bounds
 from pymc_subsample.samplers.minibatch.decision_errors import Proposed
 from pymc_subsample.samplers.minibatch.decisions import DECIDE, confidence

@@ -67,7 +67,7 @@ def local_bound(phi, new_phi, center, order, weight, table):
 
     `table` holds, below its factor of a metric, radii in increasing order and beside each of them
     the largest remainder of a row within it over the distance to the power of order + 1; see
-    `expansion.predictor_ranges`.
+    `bounds.predictor_ranges`.
     """
     size, power = phi.shape[0], order + 1
     near, far = distance(phi, center, table), distance(new_phi, center, table)

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample.bounds.predictor_ranges import exact_step
 from pymc_subsample.chain import arguments, finding_reference, moves
 from pymc_subsample.chain.ellipsoid import far_points
 from pymc_subsample.chain.guards import row_numbers
@@ -30,7 +31,6 @@ from pymc_subsample.diagnostics.checks import Check, amount, sentence
 from pymc_subsample.diagnostics.overlooked_rows import check_overlooked
 from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
-from pymc_subsample.expansion.predictor_ranges import exact_step
 from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.kernels.proposals import Proposing

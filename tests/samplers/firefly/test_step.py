@@ -103,7 +103,66 @@ def multinomial_logit(n=150):
     )
 
 
-CASES = {"logistic": logistic, "student": student_t, "softmax": multinomial_logit}
+def choice_sets(n=120):
+    """Choices among sets of two to four alternatives: a set is a unit."""
+    rng = np.random.default_rng(5)
+    sizes = rng.integers(2, 5, n)
+    of, first = np.repeat(np.arange(n), sizes), np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    x, z = rng.normal(size=(2, len(of)))
+    utility = 0.8 * x - 0.5 * z + rng.gumbel(size=len(of))
+    chosen = np.lexsort((-utility, of))[first]
+    with pm.Model() as model:
+        u = pm.Normal("a", 0, 2) * x + pm.Normal("b", 0, 2) * z
+        total = pt.zeros(n)[of].inc(pt.exp(u))
+        pm.Potential("choice", u[chosen] - pt.log(total))
+
+    def logp(a, b):
+        rows = sum(
+            log_softmax(np.stack([a * v + b * w for v, w in zip(x[s], z[s], strict=True)]), axis=0)[
+                i - s.start
+            ]
+            for i, s in zip(chosen, map(slice, first, first + sizes), strict=True)
+        )
+        return norm.logpdf(a, 0, 2) + norm.logpdf(b, 0, 2) + rows
+
+    return Case(
+        model=model, logp=logp, center=(0.8, -0.5), names=("a", "b"), off={"a": 0.3, "b": 0.0}
+    )
+
+
+def latent_classes(n=100):
+    """Units of four logistic rows, summed over two states of each."""
+    rng = np.random.default_rng(6)
+    unit, x = np.repeat(np.arange(n), 4), rng.normal(size=4 * n)
+    kind = rng.random(n) < 0.4
+    y = (rng.random(4 * n) < expit(-1 + 2.5 * kind[unit] + 0.5 * x)).astype(int)
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 2), pm.Normal("b", 0, 2)
+        kinds = pm.Bernoulli("kind", 0.4, shape=n)
+        pm.Bernoulli("y", logit_p=a + 2.5 * kinds[unit] + b * x, observed=y)
+
+    def logp(a, b):
+        units = 0.0
+        for rows in np.arange(4 * n).reshape(n, 4):
+            each = [
+                np.log(w) + sum(log_expit((2 * y[i] - 1) * (a + 2.5 * k + b * x[i])) for i in rows)
+                for k, w in enumerate((0.6, 0.4))
+            ]
+            units = units + np.logaddexp(*each)
+        return norm.logpdf(a, 0, 2) + norm.logpdf(b, 0, 2) + units
+
+    return Case(
+        model=model, logp=logp, center=(-1.0, 0.5), names=("a", "b"), off={"a": -0.4, "b": 0.1}
+    )
+
+
+CASES = {
+    "logistic": logistic,
+    "student": student_t,
+    "softmax": multinomial_logit,
+    "sets": choice_sets,
+    "classes": latent_classes,
+}
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +360,7 @@ def test_a_bound_that_only_far_rows_break_is_noticed(model, monkeypatch):
         ("normal", "unknown number.* scale"),
         ("student_t", "3 unknown number.* scale"),
         ("two_layer_network", "otherwise than by few linear predictors"),
-        ("ordered_logistic", "not through a softmax|unknown number"),
+        ("ordered_logistic", "not through sums of exponentials|unknown number"),
     ],
 )
 def test_models_without_a_bound_are_refused_by_name(name, why):
@@ -512,6 +571,8 @@ def assert_posterior(case, result, thin=10):
         ("logistic", "implicit", AdaptiveMetropolis(), True),
         ("student", "implicit", Langevin(), False),
         ("softmax", "implicit", Langevin(), False),
+        ("sets", "implicit", Langevin(), False),
+        ("classes", "implicit", Langevin(), False),
         pytest.param("logistic", "implicit", RandomWalk(0.3), False, marks=SLOW),
         pytest.param("logistic", "implicit", Langevin(), True, marks=SLOW),
         pytest.param("logistic", "explicit", Langevin(), True, marks=SLOW),

@@ -11,9 +11,9 @@ from barker_errors import worst_error
 from exact_cases import Line
 from scipy.special import expit, log_expit, logsumexp
 
+from pymc_subsample.bounds.predictor_ranges import everywhere
 from pymc_subsample.compiled.functions import Compiled, address_of
 from pymc_subsample.expansion import expand
-from pymc_subsample.expansion.predictor_ranges import everywhere
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK, Proposing
 from pymc_subsample.model import TallModel

@@ -12,28 +12,18 @@ third derivative while the predictors move so far, the remainder of order 2 is a
 .. math:: \frac{\|W \delta\|^3}{3!} \max_i \sum_{efg} c_{efg} a_e a_f a_g.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import scipy.linalg
-from pytensor.graph.basic import Variable
 
-from pymc_subsample.expansion.coefficients import within_their_span
+from pymc_subsample.bounds.coefficients import within_their_span
 from pymc_subsample.expansion.curvature import units
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference
-from pymc_subsample.graph.interpreter import NoForm
-from pymc_subsample.graph.intervals import Enclosure, enclose
-from pymc_subsample.graph.numpy_functions import numpy_function
 
-# Kinds of rows, and range of predictors, over which a derivative is looked at, and what is added
-# for points between those of the grid. Choices: at 30 a logistic row is linear to rounding (e^-30).
-_MOST_KINDS = 64
-_WIDEST = 30.0
+# What is added for points between those that are looked at. A choice.
 _ROUNDING = 1e-3
-# Parts into which a step of the grid is divided at a time, how many there may be in all, and their
-# length.
-_PARTS, _MOST_PARTS, _NARROW = 16, 2**20, 1e-6
 # Beyond this many elements of phi only the cruder of the two bounds is worth its set-up: a choice,
 # as a draw would multiply a matrix of 2 MB. What stands for a radius that is never left.
 _MAX_DENSE = 500
@@ -51,79 +41,6 @@ _ROWS, _SHARE = 200, 0.75
 _BEYOND, _FLAT = 2.0, 1e-6
 # Numbers of gradients at a time. A choice: 32 MB.
 _NUMBERS = 4_000_000
-
-
-def derivative_bound(
-    derivative: Variable, predictor: Variable, data: Sequence[Variable], kinds: np.ndarray
-) -> float | None:
-    """Bound a derivative over all values of the predictor and all kinds of rows; None if unbounded.
-
-    It is a vector graph of the predictor and of data, whose distinct values are `kinds`, shape
-    (len(data), k). It is evaluated on a grid, and taken as bounded where its supremum over the
-    outer half of the grid is that over the inner half, and no larger on grids around the data. What
-    it may do between the points of the grid, as that of the root of a square, is enclosed, or there
-    is no bound. Of the kink or step of a switch this says nothing: see `Pieces.smooth_everywhere`.
-    """
-    evaluate = numpy_function([predictor, *data], [derivative])
-    enclosed = enclose([derivative], [predictor, *data])
-    # An even number of points: derivatives of powers are 0 * inf at zero.
-    grid = np.linspace(-_WIDEST, _WIDEST, 6000)
-    columns = [np.repeat(values, len(grid)) for values in kinds]
-
-    def values(origin: np.ndarray) -> np.ndarray | None:
-        x = (np.asarray(origin)[:, None] + grid).ravel()
-        with np.errstate(all="ignore"):
-            found = np.reshape(evaluate(x, *columns)[0], (-1, len(grid)))
-        return np.abs(found) if np.all(np.isfinite(found)) else None
-
-    def between(origin: np.ndarray, known: float) -> float:
-        """Enclose what may be larger than is known, in smaller and smaller parts of the grid."""
-        x = np.asarray(origin)[:, None] + grid
-        low, high = x[:, :-1].ravel(), x[:, 1:].ravel()
-        columns = np.repeat(kinds, len(grid) - 1, axis=1)
-        while True:
-            [found] = enclosed([Enclosure(low, high), *(Enclosure(c, c) for c in columns)])
-            size = np.broadcast_to(found.size, low.shape)
-            larger = ~(size <= known)
-            if not larger.any() or larger.sum() * _PARTS > _MOST_PARTS or np.isnan(size).any():
-                return float(max(size.max(), known))
-            if np.all(high[larger] - low[larger] < _NARROW):
-                return float(size.max())
-            edges = np.linspace(low[larger], high[larger], _PARTS + 1)
-            low, high = edges[:-1].ravel(), edges[1:].ravel()
-            columns = np.tile(columns[:, larger], _PARTS)
-
-    around = values(np.zeros(kinds.shape[1]))
-    if around is None:
-        return None
-    inner = around[:, np.abs(grid) <= _WIDEST / 2].max(initial=0.0)
-    far = [x for x in kinds if np.any(np.abs(x) > _WIDEST) and np.all(np.isfinite(x))]
-    origins = [np.zeros(kinds.shape[1]), *far]
-    for origin in origins:
-        around = values(origin)
-        if around is None or around.max(initial=0.0) > inner * (1 + 1e-5):
-            return None
-    try:
-        largest = max(between(origin, inner * (1 + _ROUNDING)) for origin in origins)
-    except NoForm:
-        return None
-    return float(largest) if np.isfinite(largest) else None
-
-
-def distinct(expansion: Expansion, positions: Sequence[int]) -> np.ndarray | None:
-    """Return the distinct values, shape (len(positions), k), of some columns, if they are few."""
-    found = np.zeros((len(positions), 0))
-    for some in expansion.over(_kinds, list(positions)):
-        found = np.unique(np.concatenate([found, some], axis=1), axis=1)
-        if found.shape[1] > _MOST_KINDS:
-            return None
-    return found
-
-
-def _kinds(_: Expansion, batches: Iterable[np.ndarray], positions: list[int]) -> np.ndarray:
-    """Return the distinct values in a batch, or more than are few."""
-    [rows] = batches
-    return np.unique(rows[positions], axis=1)[:, : _MOST_KINDS + 1]
 
 
 def everywhere(

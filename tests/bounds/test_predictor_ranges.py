@@ -8,10 +8,11 @@ import pytensor.tensor as pt
 import pytest
 from models import K, N
 
+from pymc_subsample.bounds import predictor_ranges as reach_module
+from pymc_subsample.bounds.everywhere import distinct, largest_size
+from pymc_subsample.bounds.predictor_ranges import everywhere
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion import expansion as expansion_module
-from pymc_subsample.expansion import predictor_ranges as reach_module
-from pymc_subsample.expansion.predictor_ranges import derivative_bound, distinct, everywhere
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.minibatch.largest_term import farthest, linear_bound
 
@@ -107,9 +108,9 @@ def test_binomial_regression_takes_the_largest_number_of_trials(expansion):
         (lambda x: x / pt.sqrt(x**2), None),
     ],
 )
-def test_derivative_bound(derivative, expected):
+def test_largest_size(derivative, expected):
     x, y = pt.vector("x"), pt.vector("y")
-    found = derivative_bound(derivative(x) * y, x, [y], np.array([[1.0, -0.5]]))
+    found = largest_size(derivative(x) * y, x, [y], np.array([[1.0, -0.5]]))
     assert found is None if expected is None else expected <= found <= 1.002 * expected
 
 

@@ -1,5 +1,7 @@
 """Bounds on what the Taylor expansion of a row leaves, while its predictors move."""
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise, product
@@ -9,7 +11,6 @@ import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import toposort
 
-from pymc_subsample.expansion.row_layout import multiplicity
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.graph.intervals import Enclosure, enclose
 from pymc_subsample.graph.jets import enclose_coefficient
@@ -123,3 +124,8 @@ def combined(
             total += np.where(reach > 0, values.size, 0.0) * reach / multiplicity(predictors)
     # Zero times infinity is no bound.
     return np.where(np.isnan(total), np.inf, total)
+
+
+def multiplicity(which: Sequence[int]) -> float:
+    """Return what divides a derivative in these predictors, as a Taylor coefficient."""
+    return float(math.prod(math.factorial(k) for k in Counter(which).values()))
