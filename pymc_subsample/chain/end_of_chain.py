@@ -15,8 +15,8 @@ from pymc_subsample.diagnostics import checks, tails, verdicts
 from pymc_subsample.diagnostics.checks import Check, amount
 from pymc_subsample.diagnostics.divergences import RULE_NAMES
 from pymc_subsample.diagnostics.integrals import worded
+from pymc_subsample.diagnostics.look import log_densities
 from pymc_subsample.diagnostics.overlooked_rows import OVERLOOKED
-from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.diagnostics.stein_boundaries import ends_near
 from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.model.support import impossible

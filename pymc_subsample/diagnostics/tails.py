@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pymc_subsample.diagnostics.checks import Check, Rule
-from pymc_subsample.diagnostics.overlooked_rows import MOST_ROWS
+from pymc_subsample.diagnostics.look import MOST_ROWS
 
 _LIGHTER = (
     "Give it a prior with lighter tails, such as Normal, or read its median and inner intervals."

@@ -8,8 +8,8 @@ import xarray as xr
 
 from pymc_subsample.diagnostics.checks import TEMPERATURE
 from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept
+from pymc_subsample.diagnostics.look import Look, log_posteriors
 from pymc_subsample.diagnostics.overlooked_rows import depth, how_deep
-from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.diagnostics.verdicts import Verdict
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 from pymc_subsample.model.bambi import intercepts, is_bambis, of_intercepts
@@ -22,12 +22,13 @@ _SAID = "pms.audit"
 _OTHER = 100.0
 
 
-def refuse_impossible(draws: AuditedDraws, logp: np.ndarray) -> None:
+def refuse_impossible(draws: AuditedDraws, look: Look) -> None:
     """Refuse draws at which the log posterior is not finite, by what makes it so.
 
     And Bambi's intercepts that are not the model's.
     """
     bambis = of_intercepts(draws.model) if is_bambis(draws.posterior) else ""
+    logp = look.logp[: len(look.usual)]
     if not np.all(np.isfinite(logp)):
         _refuse_infinite(draws, logp, bambis)
     if bambis:
@@ -72,10 +73,10 @@ def _refuse_intercepts(draws: AuditedDraws) -> None:
         refuse_intercept(name, sd[at], partial(heights, at), _SAID)
 
 
-def of_drift(draws: AuditedDraws, score: np.ndarray, signs: np.ndarray | None) -> str:
-    """Say so where gradients at draws, shape (chain * k, d), all point elsewhere."""
+def of_drift(draws: AuditedDraws, look: Look, signs: np.ndarray | None) -> str:
+    """Say so where gradients at the audited draws all point elsewhere."""
     weights = None if signs is None else signs[:, draws.at].ravel() / signs.mean()
-    drift = drift_of_scores(draws.flat, score, weights)
+    drift = drift_of_scores(look.usual, look.score, weights)
     if not drift.is_large:
         return ""
     return (
@@ -101,9 +102,9 @@ def of_other_estimates(stats: xr.Dataset, ends: Iterable[Verdict], log_weights: 
     )
 
 
-def of_overlooked(farthest: np.ndarray, logp: np.ndarray) -> str:
+def of_overlooked(look: Look) -> str:
     """Say so where all rows make single draws all but impossible."""
-    if not (deep := depth(np.append(logp, farthest), logp)) > 1:
+    if not (deep := depth(look.logp, look.logp[: len(look.usual)])) > 1:
         return ""
     return (
         "All rows make some of the draws all but impossible: their log density is "

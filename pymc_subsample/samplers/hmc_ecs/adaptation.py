@@ -14,7 +14,8 @@ from pymc_subsample.chain.pm_sample import is_sampling
 from pymc_subsample.chain.sizing import all_rows, choose_always, choose_subsample, sized
 from pymc_subsample.chain.tuning import settled
 from pymc_subsample.diagnostics.checks import amount, excess
-from pymc_subsample.diagnostics.perturbation import errors_by_few, perturbation, standardised
+from pymc_subsample.diagnostics.estimate_errors import Estimator, errors_by_few, read_few
+from pymc_subsample.diagnostics.perturbation import perturbation, standardised
 from pymc_subsample.diagnostics.record import most_thinned
 from pymc_subsample.expansion.estimators import VARIANCE_AIM, VARIANCE_BOUND, ResidualMoments
 from pymc_subsample.expansion.reference import reference_at
@@ -142,10 +143,14 @@ def measured_perturbation(step: "HMCECS") -> float:
     many = min(len(recent), most_thinned(recent.shape[1]))
     thetas = recent[np.linspace(0, len(recent) - 1, many).astype(int)]
     shares = np.full(len(thetas), 1 / len(thetas))
-    errors = errors_by_few(
-        step.expansion, step.reference, thetas, shares, step.subsample_size,
-        step.temperature, step.subsample.always,
-    )  # fmt: skip
+    by = Estimator(
+        expansion=step.expansion,
+        reference=step.reference,
+        subsample_size=step.subsample_size,
+        temperature=step.temperature,
+        always=step.subsample.always,
+    )
+    errors = errors_by_few(by, read_few(by, thetas), shares)
     off = perturbation(errors.weights(), shares, standardised(thetas[:, step.active], shares))
     return excess(off.shift, off.stretch)
 

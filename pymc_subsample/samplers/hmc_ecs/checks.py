@@ -21,14 +21,18 @@ from pymc_subsample.diagnostics.checks import (
     sentence,
 )
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
-from pymc_subsample.diagnostics.perturbation import (
+from pymc_subsample.diagnostics.estimate_errors import (
     SAMPLED,
-    DrawErrors,
-    EstimateErrors,
-    Perturbation,
+    Estimator,
     errors_by_all,
     errors_by_few,
     few,
+    read_few,
+)
+from pymc_subsample.diagnostics.perturbation import (
+    DrawErrors,
+    EstimateErrors,
+    Perturbation,
     perturbation,
     standardised,
     with_known_sd,
@@ -183,10 +187,15 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
             return errors.average(partial(_noise_of_products, products)), Perturbation(0, 0, 0, 0)
         return errors.average(_noise), perturbation(errors.weights(), shares, z)
 
-    found = errors_by_few(
-        expansion, reference, thetas, shares, subsample_size, by.temperature, by.always
+    estimator = Estimator(
+        expansion=expansion,
+        reference=reference,
+        subsample_size=subsample_size,
+        temperature=by.temperature,
+        always=by.always,
     )
-    variance, off = look(found)
+    rows = read_few(estimator, thetas)
+    variance, off = look(errors_by_few(estimator, rows, shares))
     if expansion.n_rows > few(expansion):
         far = whiten(by.factor, (np.array(record.thinned) - reference.theta)[:, active].T)
         noisy = np.max(by.predicted.variance(subsample_size, by.temperature))
@@ -200,11 +209,8 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
             and biased < SHIFT_BOUND
             and np.max(np.mean(far**2, axis=1)) < _PREDICTED
         )
-        found = errors_by_all(
-            expansion, reference, thetas, shares, noise, z, subsample_size, by.temperature,
-            by.always, sampled=0 if clear else SAMPLED,
-        )  # fmt: skip
-        variance, off = look(found)
+        sampled = 0 if clear else SAMPLED
+        variance, off = look(errors_by_all(estimator, rows, thetas, shares, noise, z, sampled))
     largest = expansion.n_rows // MINIBATCH * MINIBATCH if signed else expansion.n_rows
     more_rows = subsample_size < largest
     left = partial(remedies, subsample_size, largest, expansion.raisable, by.given_reference)

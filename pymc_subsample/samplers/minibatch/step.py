@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -27,8 +26,8 @@ from pymc_subsample.chain.shared_arguments import shares
 from pymc_subsample.chain.sizing import Choice, choose, choose_always
 from pymc_subsample.compiled.functions import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check, amount, sentence
+from pymc_subsample.diagnostics.look import look_without_gradients
 from pymc_subsample.diagnostics.overlooked_rows import check_overlooked
-from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 from pymc_subsample.expansion.predictor_ranges import exact_step
 from pymc_subsample.expansion.residuals import residuals_around
@@ -303,9 +302,9 @@ def _check(step: Any) -> list[Check]:
         remedies=[*decision.remedies(step), *exact],
     )
     if errors is not None:
-        density = partial(log_densities, step.expansion, temperature=step.temperature)
         draws = np.array(step.record.thinned)
-        found += check_overlooked(density, step.n_rows, draws, step.active)
+        look = look_without_gradients(step.expansion, draws, step.active, step.temperature)
+        found += check_overlooked(look)
     if errors is not None and all(check.passed for check in found):
         decision.conclude(step, errors)
     return found

@@ -5,10 +5,10 @@ import pymc as pm
 import pytest
 from scipy.stats import binom
 
-from pymc_subsample.diagnostics.scores import log_posteriors
+from pymc_subsample.diagnostics.look import log_posteriors
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel
-from pymc_subsample.samplers.gradients.draw_gradients import estimated_scores, least_curvature
+from pymc_subsample.samplers.gradients.draw_gradients import least_curvature, look_at_random
 
 REPEATS = 400
 
@@ -29,7 +29,8 @@ def groups():
 def test_gradients_from_random_rows_are_unbiased_and_so_are_products(groups):
     thetas = np.random.default_rng(0).normal([0, 1, 1, 1, 1], 0.3, (6, 5))
     _, exact = log_posteriors(groups, thetas)
-    found = np.array([estimated_scores(groups, thetas, 100, seed) for seed in range(REPEATS)])
+    looks = [look_at_random(groups, thetas, thetas[:0], 100, seed) for seed in range(REPEATS)]
+    found = np.array([look.scores for look in looks])
     assert found.shape == (REPEATS, 2, *thetas.shape)
     for values, truth in (
         (found.mean(axis=1), exact),
@@ -41,10 +42,26 @@ def test_gradients_from_random_rows_are_unbiased_and_so_are_products(groups):
         np.testing.assert_array_less(np.abs(values.mean(axis=0) - truth), 5.5 * error + 1e-9)
 
 
+@pytest.mark.costly
+def test_log_densities_from_random_rows_are_unbiased_and_those_of_far_draws_exact(groups):
+    thetas = np.random.default_rng(0).normal([0, 1, 1, 1, 1], 0.3, (6, 5))
+    exact, _ = log_posteriors(groups, thetas)
+    looks = [look_at_random(groups, thetas[:4], thetas[4:], 100, k) for k in range(REPEATS)]
+    found = np.array([look.logp for look in looks])
+    np.testing.assert_allclose(found[:, 4:], [exact[4:]] * REPEATS)
+    error = found[:, :4].std(axis=0, ddof=1) / np.sqrt(REPEATS)
+    np.testing.assert_array_less(np.abs(found[:, :4].mean(axis=0) - exact[:4]), 5.5 * error)
+    # Of tangents alone they miss far more than that.
+    center = thetas[:4].mean(axis=0)
+    level, score = log_posteriors(groups, center[None])
+    tangent = level + (thetas[:4] - center) @ score[0]
+    assert np.max(np.abs(tangent - exact[:4]) / error) > 50
+
+
 def test_priors_are_not_estimated(groups):
     thetas = np.random.default_rng(0).normal([0, 1, 1, 1, 1], 0.3, (3, 5))
     _, exact = log_posteriors(groups, thetas)
-    found = estimated_scores(groups, thetas, 100)
+    found = look_at_random(groups, thetas, thetas[:0], 100).scores
     np.testing.assert_allclose(found[:, :, 0], [exact[:, 0]] * 2)
 
 

@@ -915,8 +915,8 @@ def told(theta, dynamics, expansion):
     record, ones = StepRecord(draws=len(theta)), np.ones(len(theta))
     stats = dict.fromkeys(("step_size", "kinetic_temperature"), ones)
     record.add(theta, stats | {"noise": np.ones_like(theta), "diverging": 0 * ones})
-    pilot = pilots.evaluated(record, dynamics.active, expansion)
-    checked = stochastic._measured(record, dynamics, pilot, ["look"])
+    look = pilots.looked(record, dynamics.active, expansion).along(dynamics.active)
+    checked = stochastic._measured(record, dynamics, look, ["look"])
     return {check.rule.name for check in checked if not check.passed}
 
 
@@ -1075,7 +1075,7 @@ def test_errors_of_means_by_the_step_size_are_those_of_long_chains(shape):
         z += h * (shape - np.exp(z)) / shape + np.sqrt(2 * h) * root * rng.normal(size=draws)
     gradient = (shape - np.exp(z)) * root
     scores = np.array([gradient[:, None]] * 2)
-    predicted = pilots.least_mean_error(pilots.DrawnGradients(z[:, None], scores), scores, h, 1e-3)
+    predicted = pilots.least_mean_error(z[:, None], scores, h, 1e-3)
     off = abs(z.mean() - digamma(shape)) / np.sqrt(polygamma(1, shape))
     # A mean is off by .0022 sds, a tenth of the error that is looked for; four of these.
     assert 0.6 < predicted / off < 1.4
