@@ -128,9 +128,10 @@ def errors_by_all(
     if not np.all(np.isfinite(whole.bias)):
         alone = chosen / chosen.sum()
         return DrawErrors(alone, whole, np.arange(len(index)), whole, np.zeros(len(index)))
-    rest = ~np.isin(rows.index, outlying)
-    each = (by.n_drawn - len(outlying)) / max(np.count_nonzero(rest), 1)
-    parts = [(by.residuals(outlying, thetas), 1.0), (rows.residuals[:, rest], each)]
+    both = np.isin(rows.index, outlying)
+    each = (by.n_drawn - len(outlying)) / max(int(np.count_nonzero(~both)), 1)
+    parts = [(by.residuals(outlying, thetas), 1.0), (rows.residuals, each)]
+    parts.append((rows.residuals[:, both], -each))  # these are counted already
     return DrawErrors(shares, _errors_by_parts(by, parts), index, whole, chosen)
 
 
@@ -164,7 +165,7 @@ def read_all(
 
 def _largest(x: np.ndarray) -> np.ndarray:
     """Return the largest size of each row, (r,), at points of x, shape (k, r)."""
-    return np.abs(np.where(np.isfinite(x), x, np.inf)).max(axis=0, initial=0.0)
+    return np.nan_to_num(np.abs(x).max(axis=0, initial=0.0), nan=np.inf, posinf=np.inf)
 
 
 def _read(

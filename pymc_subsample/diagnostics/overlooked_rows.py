@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pymc_subsample.diagnostics.checks import Check, Rule, amount
+from pymc_subsample.diagnostics.checks import Finding, Rule, amount
 from pymc_subsample.diagnostics.look import Look
 
 OVERLOOKED = Rule(
@@ -41,7 +41,7 @@ def how_deep(deep: float) -> str:
     return f"{amount(deep)} times as far below that of others as is possible"
 
 
-def check_overlooked(look: Look | None) -> list[Check]:
+def check_overlooked(look: Look | None) -> list[Finding]:
     """Judge whether all rows make the farthest draws all but impossible.
 
     There is no check beside too few draws, or where no farthest ones were looked at.

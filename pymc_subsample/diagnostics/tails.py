@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pymc_subsample.diagnostics.checks import Check, Rule
+from pymc_subsample.diagnostics.checks import Finding, Rule
 from pymc_subsample.diagnostics.look import MOST_ROWS
 
 _LIGHTER = (
@@ -51,7 +51,7 @@ def check_tails(
     thetas: np.ndarray,
     active: np.ndarray,
     called: Callable[[int], str],
-) -> list[Check]:
+) -> list[Finding]:
     """Look how the density falls beyond the farthest of draws, (k, d), that are very far out.
 
     `log_density` is of vectors theta, (n, d), to a constant; ``called(i)`` names element i. The

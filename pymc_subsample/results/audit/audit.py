@@ -11,6 +11,7 @@ import xarray as xr
 
 from pymc_subsample.chain import arguments
 from pymc_subsample.compiled.functions import building_graphs
+from pymc_subsample.diagnostics.chain_ends import in_result
 from pymc_subsample.diagnostics.drift import refuse_other_observed, require_same_data
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.reading_draws import (
@@ -20,7 +21,6 @@ from pymc_subsample.diagnostics.reading_draws import (
     spread,
     why_not_weights,
 )
-from pymc_subsample.diagnostics.verdicts import in_result
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.binding import require_rows

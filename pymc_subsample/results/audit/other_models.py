@@ -6,11 +6,11 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
+from pymc_subsample.diagnostics.chain_ends import ChainEnd
 from pymc_subsample.diagnostics.checks import TEMPERATURE
 from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept
 from pymc_subsample.diagnostics.look import Look, log_posteriors
 from pymc_subsample.diagnostics.overlooked_rows import depth, how_deep
-from pymc_subsample.diagnostics.verdicts import Verdict
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 from pymc_subsample.model.bambi import intercepts, is_bambis, of_intercepts
 from pymc_subsample.model.support import impossible
@@ -86,7 +86,7 @@ def of_drift(draws: AuditedDraws, look: Look, signs: np.ndarray | None) -> str:
     )
 
 
-def of_other_estimates(stats: xr.Dataset, ends: Iterable[Verdict], log_weights: np.ndarray) -> str:
+def of_other_estimates(stats: xr.Dataset, ends: Iterable[ChainEnd], log_weights: np.ndarray) -> str:
     """Say so where a run estimated something else, by the noise that its estimates have."""
     tempered = any(end.values.get(TEMPERATURE.name, 1.0) != 1.0 for end in ends)
     if "loglik_variance" not in stats or tempered:

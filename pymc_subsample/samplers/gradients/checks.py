@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample.diagnostics import array_stats, checks
-from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
+from pymc_subsample.diagnostics.checks import MODES, Finding, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
 from pymc_subsample.diagnostics.look import Look, evenly_spread
 from pymc_subsample.diagnostics.overlooked_rows import OVERLOOKED, check_overlooked
@@ -102,7 +102,7 @@ class Dynamics:
 @np.errstate(all="ignore")  # of chains that left all bounds
 def check_steps(
     record: StepRecord, dynamics: Dynamics, expansion: Expansion, remedies: list[str]
-) -> list[Check]:
+) -> list[Finding]:
     """Check one chain; `remedies` make its gradients less noisy."""
     active = dynamics.active
     h = record.step_size / record.done
@@ -166,7 +166,7 @@ def _predicted(
     look: Look | None,
     smaller: list[str],
     remedies: list[str],
-) -> tuple[list[Check], float]:
+) -> tuple[list[Finding], float]:
     """Errors of sds by step size and noise of gradients, and the kinetic temperature without it."""
     h, noise = record.step_size / record.done, dynamics.held * record.noise / record.done
     active = dynamics.active
@@ -236,7 +236,7 @@ def _precision(draws: np.ndarray, temperature: float) -> np.ndarray:
 
 def _measured(
     record: StepRecord, dynamics: Dynamics, look: Look, remedies: list[str]
-) -> list[Check]:
+) -> list[Finding]:
     """Errors of means and standard deviations by Stein's identities."""
     worst, off = moment_errors(record, dynamics.active, look, *_covariance(dynamics))
     remedy = sentence([*remedies, "use pms.HMCECS"])
@@ -269,7 +269,7 @@ def _covariance(dynamics: Dynamics) -> tuple[np.ndarray | None, bool]:
     return factor[0][:, None] * np.linalg.pinv(precision, hermitian=True) * factor[0], False
 
 
-def _heat(record: StepRecord, temperature: float, remedies: list[str]) -> list[Check]:
+def _heat(record: StepRecord, temperature: float, remedies: list[str]) -> list[Finding]:
     """Kinetic temperature against that of the dynamics without noise of gradients."""
     found = np.array(record.temperatures)
     # Fewer than eight have no error that is known.

@@ -7,10 +7,12 @@ from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.diagnostics.look import Look, evenly_spread, far_out, look_at, sums_at
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.expansion import Expansion
+from pymc_subsample.expansion.reference import summed
+from pymc_subsample.kernels.control import control_sum
 
 # Rows that are read: all of them at each usual draw, or some at random, of all these together. A
 # choice of time.
-_ROWS, _RANDOM_ROWS = 20_000_000, 2_000_000
+_ROWS, _RANDOM_ROWS = 20_000_000, 1_000_000
 # Numbers of random rows that are read at a time: parts are in the order of the rows. A choice of
 # memory: 32 MB.
 _PART = 2**22
@@ -46,48 +48,49 @@ def look_at_random(
     Each of the two estimates of a gradient reads half of `size` rows of its own, drawn at random
     for every draw. In phi, and without the prior,
 
-    .. math:: \sum_{i=1}^n g_i(\bar\phi)
-        + \frac{n}{m} \sum_{i \in S} \bigl(g_i(\phi) - g_i(\bar\phi)\bigr)
+    .. math:: \sum_{i=1}^n g_i^*(\phi)
+        + \frac{n}{m} \sum_{i \in S} \bigl(g_i(\phi) - g_i^*(\phi)\bigr)
 
-    with that of the mean of the usual draws as reference. They are unbiased, products of the two
-    also of products of gradients, and their errors are noise to `scores.moment_series`: near the
-    mean a share d / m of the variance of gradients, more in directions that few rows see. The same
-    rows estimate the log-likelihood, less its tangent at the reference.
+    where the control variates :math:`g_i^*` are those around the mean of the usual draws, of the
+    expansion's order, and constant if it has none. They are unbiased, products of the two also of
+    products of gradients, and their errors are noise to `scores.moment_series`: near the mean with
+    constant ones a share d / m of the variance of gradients, more in directions that few rows see.
+    Log-likelihoods, which say what is usual, follow from gradients by the trapezoid rule.
     """
-    center, _ = expansion.parameters(usual.mean(axis=0))
+    order, n = expansion.order, expansion.n_rows
+    at = summed(expansion, usual.mean(axis=0), None, 1.0, curved=order == 2)
     near, beyond = ([expansion.parameters(theta) for theta in x] for x in (usual, far))
-    level, slope = sums_at(expansion, [center, *(phi for phi, _ in beyond)])
-    moves = np.array([phi - center for phi, _ in near])
     m, k = size // 2, len(usual)
     rng = np.random.default_rng(seed)
-    rows = np.sort(rng.integers(expansion.n_rows, size=2 * k * m))
+    rows = np.sort(rng.integers(n, size=2 * k * m))
     owners = rng.permutation(np.repeat(np.arange(2 * k), m))
 
     def added(part: slice) -> np.ndarray:
-        """Sum gradients, (2 k, P), and log-likelihoods less tangents, less those at the center."""
-        order = np.argsort(owners[part], kind="stable")
-        batch = expansion.take(rows[part][order])
+        chosen = np.argsort(owners[part], kind="stable")
+        batch = expansion.take(rows[part][chosen])
+        expansion.anchor(at.center, batch)
         ends = np.cumsum(np.bincount(owners[part], minlength=2 * k))
-        found = np.zeros((2 * k, expansion.phi_size + 1))
-        for at, (first, last) in enumerate(zip(ends - np.diff(ends, prepend=0), ends, strict=True)):
+        found = np.zeros((2 * k, expansion.phi_size))
+        for i, (first, last) in enumerate(zip(ends - np.diff(ends, prepend=0), ends, strict=True)):
             some = np.ascontiguousarray(batch[:, first:last])
-            there = expansion.totals([some], near[at % k][0], curved=False)
-            here = expansion.totals([some], center, curved=False)
-            found[at, :-1] = there[1] - here[1]
-            found[at, -1] = there[0][0] - here[0][0] - here[1] @ moves[at % k]
+            for phi, weight in ((near[i % k][0], n / m), (at.center, -n / m)):
+                expansion.gradient(phi, some, at.center, weight, found[i])
         return found
 
     each = max(_PART // expansion.width, 2 * k)
     parts = [slice(i, i + each) for i in range(0, len(rows), each)]
     # bytes of two results
-    total = sum(expansion.workers.map(added, parts, 16 * k * (expansion.phi_size + 1)))
-    total *= expansion.n_rows / m
-    levels = level[0] + moves @ slope[0] + total[:, -1].reshape(2, k).mean(axis=0)
-    levels = np.concatenate([levels, level[1:]])
+    slopes = sum(expansion.workers.map(added, parts, 16 * k * expansion.phi_size)).reshape(2, k, -1)
+    for i, (phi, _) in enumerate(near):
+        control = np.zeros(expansion.phi_size)
+        control_sum(phi, at.sums(max(order, 1)), at.level, control)
+        slopes[:, i] += control
+    moves = np.array([phi - at.center for phi, _ in near])
+    levels = at.level + np.sum(0.5 * (at.slope + slopes.mean(axis=0)) * moves, axis=1)
+    levels = np.concatenate([levels, sums_at(expansion, [phi for phi, _ in beyond])[0]])
     prior = np.array([logprior for _, logprior in near + beyond])
-    slopes = slope[0] + total[:, :-1]
-    scores = [expansion.pull_back(usual[at % k], x) for at, x in enumerate(slopes)]
-    return Look(usual, far, prior + levels, np.array(scores).reshape(2, k, -1))
+    scores = [[expansion.pull_back(*x) for x in zip(usual, half, strict=True)] for half in slopes]
+    return Look(usual, far, prior + levels, np.array(scores))
 
 
 def least_curvature(z: np.ndarray, scores: np.ndarray, level: float) -> np.ndarray:

@@ -14,7 +14,7 @@ from pymc_subsample.chain.method import Method, ReferredState, as_nuts_says, div
 from pymc_subsample.chain.sizing import Choice
 from pymc_subsample.chain.tuning import Tuning, TuningState, extent
 from pymc_subsample.compiled.functions import address_of
-from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.checks import Finding
 from pymc_subsample.diagnostics.record import ChainRecord, without_crossings
 from pymc_subsample.expansion.estimators import ResidualMoments
 from pymc_subsample.kernels.dynamics import Moves, trajectory, tree
@@ -146,7 +146,7 @@ def _watch(step: "HMCECS", thetas: np.ndarray, infos: dict[str, np.ndarray]) -> 
     step.record.add(thetas, infos)
 
 
-def _check(step: "HMCECS") -> list[Check]:
+def _check(step: "HMCECS") -> list[Finding]:
     signed = step.kind == BLOCK_POISSON
     estimates = Estimates(
         expansion=step.expansion,

@@ -12,7 +12,7 @@ from pymc_subsample.diagnostics.checks import (
     SHIFT_BOUND,
     STRETCH_BOUND,
     TEMPERATURE,
-    Check,
+    Finding,
     Rule,
     amount,
     check_temperature,
@@ -162,7 +162,7 @@ class Estimates:
     positive: Callable[[np.ndarray], np.ndarray] | None = None
 
 
-def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
+def check_hmc(record: ChainRecord, by: Estimates) -> list[Finding]:
     """Check one HMC-ECS chain; causes stand before their effects.
 
     A distant reference is reported where the user chose it, also if the other checks pass; one that
@@ -260,7 +260,7 @@ def _noise_of_products(products: float, errors: EstimateErrors) -> np.ndarray:
     return np.minimum(noise, _MOST_NOISE)
 
 
-def check_tuning(tune: int, healthy: bool, began: str) -> Check:
+def check_tuning(tune: int, healthy: bool, began: str) -> Finding:
     """Say so where a chain was not tuned, unless it is healthy otherwise.
 
     `began` says where it started, as "at initvals"; empty where that is not known.
@@ -283,7 +283,7 @@ def _noisiness(record: ChainRecord, measured: float) -> tuple[float, float]:
     return float(np.maximum(record.noise / n, measured)), record.excess / n
 
 
-def _noise_check(variance: float, often: float, advice: str) -> Check:
+def _noise_check(variance: float, often: float, advice: str) -> Finding:
     return NOISE.check(
         variance,
         f"The log-likelihood estimate is too noisy: its variance is {amount(variance)} on average "
@@ -294,7 +294,7 @@ def _noise_check(variance: float, often: float, advice: str) -> Check:
     )
 
 
-def _refresh_check(record: ChainRecord, more_rows: bool, more_blocks: bool) -> Check:
+def _refresh_check(record: ChainRecord, more_rows: bool, more_blocks: bool) -> Finding:
     accepted = record.subset_accepted / record.done
     advice = ["increase subsample_size"] if more_rows else []
     advice += ["increase n_blocks"] if more_blocks else []
@@ -308,7 +308,7 @@ def _refresh_check(record: ChainRecord, more_rows: bool, more_blocks: bool) -> C
 
 def _distance_check(
     record: ChainRecord, reference: Reference, active: np.ndarray, harmless: bool, given: bool
-) -> Check:
+) -> Finding:
     """Say whether the reference is distant, unless that is known to do no harm."""
     # A draw is about the root of their number away, and three more.
     distance, bound = record.distance(reference.theta, active), 3 + np.sqrt(len(active))
@@ -323,7 +323,7 @@ def _distance_check(
     )
 
 
-def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
+def _perturbation_check(shift: float, stretch: float, advice: str) -> Finding:
     value = excess(shift, stretch)
     off = (
         f"posterior means are off by about {shift:.2g} standard deviations (should be at most "
@@ -339,7 +339,7 @@ def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
     )
 
 
-def _sign_checks(record: ChainRecord, more_rows: bool, exact: list[str]) -> list[Check]:
+def _sign_checks(record: ChainRecord, more_rows: bool, exact: list[str]) -> list[Finding]:
     negative = record.negative / record.done
     left = (1 - 2 * negative) ** 2
     return [
@@ -362,7 +362,7 @@ def _sign_checks(record: ChainRecord, more_rows: bool, exact: list[str]) -> list
 
 def _confined_check(
     record: ChainRecord, reference: Reference, active: np.ndarray, confined: np.ndarray | None
-) -> Check:
+) -> Finding:
     assert confined is not None
     z = whiten(confined, (np.array(record.thinned) - reference.theta)[:, active].T)
     share = float(np.mean((z**2).sum(axis=0) > chdtri(len(active), _RARE)))
@@ -379,7 +379,7 @@ def check_dynamics(
     active: np.ndarray,
     rules: tuple[Rule, Rule, Rule],
     target: float = TARGET_ACCEPT,
-) -> list[Check]:
+) -> list[Finding]:
     """Check trajectories by the rules of `dynamics_rules`; the last is for rates tuned to 0.8."""
     divergences, hidden, acceptance = rules
     least = acceptance.bound * min(target / TARGET_ACCEPT, 1.0)

@@ -25,7 +25,7 @@ from pymc_subsample.chain.proposals import require_size
 from pymc_subsample.chain.shared_arguments import shares
 from pymc_subsample.chain.sizing import Choice, choose, choose_always
 from pymc_subsample.compiled.functions import Compiled, address_of
-from pymc_subsample.diagnostics.checks import Check, amount, sentence
+from pymc_subsample.diagnostics.checks import Finding, amount, sentence
 from pymc_subsample.diagnostics.look import look_without_gradients
 from pymc_subsample.diagnostics.overlooked_rows import check_overlooked
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
@@ -286,7 +286,7 @@ def _watch(step: Any, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
     step.record.add(thetas, infos["accepted"], share)
 
 
-def _check(step: Any) -> list[Check]:
+def _check(step: Any) -> list[Finding]:
     decision, told = step.decision, step.decision.exact(step)
     errors = None if told else _measured_errors(step)
     exact = []

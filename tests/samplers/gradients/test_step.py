@@ -18,8 +18,8 @@ from scipy.stats import binom, t
 
 import pymc_subsample as pms
 from pymc_subsample import sgmcmc
+from pymc_subsample.diagnostics.chain_ends import in_result
 from pymc_subsample.diagnostics.record import StepRecord
-from pymc_subsample.diagnostics.verdicts import in_result
 from pymc_subsample.expansion import Expansion, expand
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.gradients import checks as stochastic
