@@ -66,7 +66,7 @@ class Estimator:
 
 
 @dataclass(frozen=True)
-class FewRows:
+class RowsAtDraws:
     """Random rows, or all if they are few, read at all draws."""
 
     index: np.ndarray  # Shape (r,).
@@ -78,17 +78,17 @@ def few(expansion: Expansion) -> int:
     return int(np.clip(_NUMBERS // expansion.width, _FEWEST, _MOST))
 
 
-def read_few(by: Estimator, thetas: np.ndarray) -> FewRows:
+def read_few(by: Estimator, thetas: np.ndarray) -> RowsAtDraws:
     """Read some random rows at draws theta, shape (k, d), or all if they are few."""
     n, many = by.expansion.n_rows, few(by.expansion)
     if by.n_drawn > many:
         index = drawn_without(np.random.default_rng(0), n, by.always, many)
     else:
         index = np.setdiff1d(np.arange(n), by.always)
-    return FewRows(index, by.residuals(index, thetas))
+    return RowsAtDraws(index, by.residuals(index, thetas))
 
 
-def errors_by_few(by: Estimator, rows: FewRows, shares: np.ndarray) -> DrawErrors:
+def errors_by_few(by: Estimator, rows: RowsAtDraws, shares: np.ndarray) -> DrawErrors:
     """Errors at draws, which stand for `shares` of all, by the few rows that were read there."""
     found = _errors_by_parts(by, [(rows.residuals, by.n_drawn / max(len(rows.index), 1))])
     none = np.zeros(0, dtype=np.int64)
@@ -97,7 +97,7 @@ def errors_by_few(by: Estimator, rows: FewRows, shares: np.ndarray) -> DrawError
 
 def errors_by_all(
     by: Estimator,
-    rows: FewRows,
+    rows: RowsAtDraws,
     thetas: np.ndarray,
     shares: np.ndarray,
     noise: np.ndarray,
@@ -137,7 +137,7 @@ def errors_by_all(
 
 @np.errstate(all="ignore")  # where a result is not finite, the check that reads it says so
 def read_all(
-    by: Estimator, rows: FewRows, thetas: np.ndarray, index: np.ndarray, choosing: int
+    by: Estimator, rows: RowsAtDraws, thetas: np.ndarray, index: np.ndarray, choosing: int
 ) -> tuple[EstimateErrors, np.ndarray]:
     """Read all rows at draws `index`, shape (j,), of those that the few rows were read at.
 

@@ -10,9 +10,9 @@ from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.reference import summed
 from pymc_subsample.kernels.control import control_sum
 
-# Rows that are read: all of them at each usual draw, or some at random, of all these together. A
-# choice of time.
-_ROWS, _RANDOM_ROWS = 20_000_000, 1_000_000
+# Rows that are read: all of them at each usual draw, or some at random, of all these together, by
+# the order of the control variates. A choice of time: constant ones leave far more to read.
+_ROWS, _RANDOM_ROWS = 20_000_000, (4_000_000, 4_000_000, 1_000_000)
 # Numbers of random rows that are read at a time: parts are in the order of the rows. A choice of
 # memory: 32 MB.
 _PART = 2**22
@@ -36,7 +36,7 @@ def looked(record: StepRecord, active: np.ndarray, expansion: Expansion) -> Look
     far = far_out(draws, active, expansion.n_rows)
     if len(usual) <= full:
         return look_at(expansion, usual, far)
-    return look_at_random(expansion, usual, far, _RANDOM_ROWS // len(usual))
+    return look_at_random(expansion, usual, far, _RANDOM_ROWS[expansion.order] // len(usual))
 
 
 @one_thread

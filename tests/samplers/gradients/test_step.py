@@ -940,7 +940,7 @@ def test_right_draws_of_twenty_directions_pass(measured):
 def test_random_rows_tell_the_same(measured, monkeypatch):
     """Where rows are too many to read all of them at a hundred draws: half of them, here."""
     monkeypatch.setattr(pilots, "_ROWS", 4000)
-    monkeypatch.setattr(pilots, "_RANDOM_ROWS", 60_000)
+    monkeypatch.setattr(pilots, "_RANDOM_ROWS", [60_000])
     alarms = sum(not measured(seed) for seed in range(20))
     assert alarms <= binom.isf(1e-5, 20, 1e-3)
     assert not any(measured(seed, stretch=3.0) for seed in range(3))
@@ -1020,7 +1020,7 @@ def test_gradients_of_one_row_are_told_by_their_draws():
 def test_very_wide_draws_are_found_in_many_rows(n, monkeypatch):
     """Their distance makes full steps from few of them as noisy as they are wrong."""
     monkeypatch.setattr(pilots, "_ROWS", 4 * n)
-    monkeypatch.setattr(pilots, "_RANDOM_ROWS", n)
+    monkeypatch.setattr(pilots, "_RANDOM_ROWS", [n])
     model, _, covariance, steepest = correlated(1, 0.0, n)
     step = sgmcmc.EWSG(
         model=model, step_size=0.05 / steepest, dynamics="overdamped", metric="identity",
