@@ -125,13 +125,13 @@ def check_steps(
         predicted, temperature = _predicted(record, dynamics, gradients, smaller, remedies)
         found += predicted
         causes = [*smaller, *remedies]
-        if all(check.passed for check in predicted):
+        if all(x.passed for x in predicted):
             causes = ["tune and sample for longer", *remedies]
         if gradients is not None:
             found += _measured(record, dynamics, gradients, causes)
             found += check_overlooked(look)
         found += _heat(record, temperature, [*smaller, *remedies])
-        seen = {check.rule.name for check in found} & {NOISE.name, STRETCH.name}
+        seen = {x.name for x in found} & {NOISE.name, STRETCH.name}
         if len(active) > MAX_DENSE:
             unmeasured = UNMEASURED.check(
                 1.0,

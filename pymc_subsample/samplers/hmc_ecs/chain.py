@@ -26,7 +26,7 @@ from pymc_subsample.kernels.estimates import (
     SubsampleEstimate,
 )
 from pymc_subsample.kernels.model import MINIBATCH
-from pymc_subsample.samplers.hmc_ecs.adaptation import Pace, adapt, forget
+from pymc_subsample.samplers.hmc_ecs.adaptation import Pace, adapt, estimator, forget
 from pymc_subsample.samplers.hmc_ecs.checks import Estimates, check_hmc
 from pymc_subsample.samplers.hmc_ecs.kernel import INFO, SubsampleArrays, transitions
 from pymc_subsample.samplers.hmc_ecs.subsample import Subsample, SubsampleState
@@ -149,15 +149,11 @@ def _watch(step: "HMCECS", thetas: np.ndarray, infos: dict[str, np.ndarray]) -> 
 def _check(step: "HMCECS") -> list[Finding]:
     signed = step.kind == BLOCK_POISSON
     estimates = Estimates(
-        expansion=step.expansion,
-        reference=step.reference,
+        estimator=estimator(step),
         active=step.active,
         predicted=step.moments,
         factor=step.home.factor,
-        subsample_size=step.subsample_size,
-        always=step.subsample.always,
         n_blocks=step.n_blocks,
-        temperature=step.temperature,
         given_reference=bool(step.given["reference"]),
         tune=step.tuning.total,
         began=step.began,

@@ -39,7 +39,6 @@ from pymc_subsample.diagnostics.perturbation import (
 )
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.diagnostics.tails import TAIL
-from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.block_poisson import log_variance
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND, ResidualMoments
 from pymc_subsample.expansion.factors import whiten
@@ -141,16 +140,12 @@ _AMPLE = 2.0
 class Estimates:
     """How a chain estimated the log-likelihood."""
 
-    expansion: Expansion
-    reference: Reference
+    estimator: Estimator
     active: np.ndarray  # Elements of theta that move, shape (a,).
     # Residual moments over all rows within the covariance whose factor is `factor`.
     predicted: ResidualMoments
     factor: np.ndarray
-    subsample_size: int
-    always: np.ndarray  # Rows that every estimate reads.
     n_blocks: int
-    temperature: float
     given_reference: bool  # Whether the user chose it.
     tune: int
     began: str = ""  # Where the chain started.
@@ -169,12 +164,9 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Finding]:
     was found, and a chain without tuning, only together with them.
     """
     record.fold()
-    expansion, reference, active, subsample_size = (
-        by.expansion,
-        by.reference,
-        by.active,
-        by.subsample_size,
-    )
+    estimator, active = by.estimator, by.active
+    expansion, reference = estimator.expansion, estimator.reference
+    subsample_size, temperature = estimator.subsample_size, estimator.temperature
     n, size, signed = record.done, len(active), by.kind == BLOCK_POISSON
     thetas, noise, shares = record.weighted()
     z = record.standardise(thetas, active)
@@ -187,21 +179,12 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Finding]:
             return errors.average(partial(_noise_of_products, products)), Perturbation(0, 0, 0, 0)
         return errors.average(_noise), perturbation(errors.weights(), shares, z)
 
-    estimator = Estimator(
-        expansion=expansion,
-        reference=reference,
-        subsample_size=subsample_size,
-        temperature=by.temperature,
-        always=by.always,
-    )
     rows = read_few(estimator, thetas)
     variance, off = look(errors_by_few(estimator, rows, shares))
     if expansion.n_rows > few(expansion):
         far = whiten(by.factor, (np.array(record.thinned) - reference.theta)[:, active].T)
-        noisy = np.max(by.predicted.variance(subsample_size, by.temperature))
-        biased = (
-            0.0 if signed else np.max(by.predicted.perturbation(subsample_size, by.temperature))
-        )
+        noisy = np.max(by.predicted.variance(subsample_size, temperature))
+        biased = 0.0 if signed else np.max(by.predicted.perturbation(subsample_size, temperature))
         clear = (
             variance < VARIANCE_BOUND / 2
             and excess(off.seen_shift, off.seen_stretch) < 0.5
@@ -223,7 +206,7 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Finding]:
     times = [_AMPLE * max(noisy, _MOST_NOISE * often) / VARIANCE_BOUND]
     times += [] if signed else [np.sqrt(_AMPLE * off_by)]
     advice = left(float(np.max(times)))
-    checks = [
+    findings = [
         _noise_check(noisy, often, sentence(advice)),
         _refresh_check(record, more_rows, by.n_blocks < subsample_size),
         *(
@@ -242,11 +225,11 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Finding]:
         ),
     ]
     if n > 2 * size:
-        harmless = not by.given_reference and all(check.passed for check in checks)
-        checks.insert(0, _distance_check(record, reference, active, harmless, by.given_reference))
-    checks += check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE))
-    tuning = check_tuning(by.tune, all(check.passed for check in checks), by.began)
-    return [tuning, *checks, check_temperature(by.temperature)]
+        harmless = not by.given_reference and all(x.passed for x in findings)
+        findings.insert(0, _distance_check(record, reference, active, harmless, by.given_reference))
+    findings += check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE))
+    tuning = check_tuning(by.tune, all(x.passed for x in findings), by.began)
+    return [tuning, *findings, check_temperature(temperature)]
 
 
 def _noise(errors: EstimateErrors) -> np.ndarray:

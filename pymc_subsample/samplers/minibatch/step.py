@@ -305,7 +305,7 @@ def _check(step: Any) -> list[Finding]:
         draws = np.array(step.record.thinned)
         look = look_without_gradients(step.expansion, draws, step.active, step.temperature)
         found += check_overlooked(look)
-    if errors is not None and all(check.passed for check in found):
+    if errors is not None and all(x.passed for x in found):
         decision.conclude(step, errors)
     return found
 

@@ -102,7 +102,7 @@ def check_proposals(
     record.fold()
     share = record.rows / max(record.decisions, 1.0) / n_rows
     stay = record.longest / record.usual_stay
-    checks = [
+    findings = [
         *check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE), target),
         DECIDED.check(
             record.accepted,
@@ -132,5 +132,5 @@ def check_proposals(
             f"see. {READ.remedy}",
         ),
     ]
-    tuning = check_tuning(tune, all(check.passed for check in checks), began)
-    return [tuning, *checks, check_temperature(temperature)]
+    tuning = check_tuning(tune, all(x.passed for x in findings), began)
+    return [tuning, *findings, check_temperature(temperature)]
