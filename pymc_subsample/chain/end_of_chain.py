@@ -11,12 +11,12 @@ from pymc.util import is_transformed_name
 
 from pymc_subsample.chain.integrating import check_units, each
 from pymc_subsample.chain.points import log_prior
-from pymc_subsample.diagnostics import checks, tails, verdicts
-from pymc_subsample.diagnostics.checks import Check, amount
+from pymc_subsample.diagnostics import chain_ends, checks, tails
+from pymc_subsample.diagnostics.checks import Finding, amount
 from pymc_subsample.diagnostics.divergences import RULE_NAMES
 from pymc_subsample.diagnostics.integrals import worded
+from pymc_subsample.diagnostics.look import log_densities
 from pymc_subsample.diagnostics.overlooked_rows import OVERLOOKED
-from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.diagnostics.stein_boundaries import ends_near
 from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.model.support import impossible
@@ -43,7 +43,7 @@ def judged(step: Any) -> dict[str, Any]:
     return _recorded(step, found)
 
 
-def check_tails(step: Any) -> list[Check]:
+def check_tails(step: Any) -> list[Finding]:
     """Look how the density falls beyond draws that are very far out, if there are some."""
     if TAIL not in step.sampler.rules or step.temperature != 1.0:
         return []
@@ -61,8 +61,8 @@ def _untransformed(step: Any) -> np.ndarray:
     return places if effects is None else np.setdiff1d(places, effects.bent)
 
 
-def _recorded(step: Any, found: Sequence[Check]) -> dict[str, Any]:
-    """Return the statistic of a chain's last draw that holds its verdict, and maybe a warning."""
+def _recorded(step: Any, found: Sequence[Finding]) -> dict[str, Any]:
+    """Return the statistic of a chain's last draw: what was found, and maybe a warning."""
     if step.search is not None:
         found = [*found, checks.check_modes(step.search)]
     name, sampler = type(step).__name__, step.sampler
@@ -70,8 +70,8 @@ def _recorded(step: Any, found: Sequence[Check]) -> dict[str, Any]:
     level = "warn" if said else "debug"
     said = worded(said, each(step)) if said else f"{name}: all checks passed"
     done = step.record.done
-    verdict = verdicts.found(sampler.name, sampler.family, done, found, step.search)
-    return {"warning": SamplerWarning(WarningType.BAD_PARAMS, said, level, extra=verdict)}
+    end = chain_ends.found(sampler.name, sampler.family, done, found, step.search)
+    return {"warning": SamplerWarning(WarningType.BAD_PARAMS, said, level, extra=end)}
 
 
 def _confirm_crossings(step: Any) -> None:
@@ -87,31 +87,31 @@ def _ends_near(step: Any, points: Sequence[np.ndarray], reach: float = 1.0) -> n
     return ends_near(partial(log_prior, step), at, draws, step.active, reach)
 
 
-def _with_cause(step: Any, check: Check) -> Check:
-    """Name the constraint where it is what makes a check fail, in place of the usual remedy."""
-    if check.passed:
-        return check
-    if check.rule.name == OVERLOOKED.name and not np.isfinite(check.value):
+def _with_cause(step: Any, finding: Finding) -> Finding:
+    """Name the constraint if that is what makes a rule fail, in place of the usual remedy."""
+    if finding.passed:
+        return finding
+    if finding.name == OVERLOOKED.name and not np.isfinite(finding.value):
         out = [x for x in step.record.thinned if not np.isfinite(log_prior(step, x))]
         if out:
             return replace(
-                check,
+                finding,
                 advice=f"{len(out)} of {len(step.record.thinned)} draws that were looked at are "
                 f"outside of the support: {_named(step, out[0])}. This step moves by gradients, "
                 f"which do not see where a density ends. {_SMOOTH}.",
             )
-    if check.rule.name in RULE_NAMES and len(step.record.before):
+    if finding.name in RULE_NAMES and len(step.record.before):
         share = float(np.mean(_ends_near(step, step.record.before)))
         if share > _MOST:
-            said = check.advice.partition(": ")[0]
+            said = finding.advice.partition(": ")[0]
             return replace(
-                check,
+                finding,
                 advice=f"{said}: beside {amount(100 * share)}% of the draws before them the prior "
                 "or a potential ends the density, and trajectories that cross the edge are thrown "
                 "back. Nothing is missing beyond it, but what else may make them diverge is not "
                 f"told apart. {_SMOOTH}; pms.audit says whether these draws are right.",
             )
-    return check
+    return finding
 
 
 def _named(step: Any, theta: np.ndarray) -> str:

@@ -13,7 +13,7 @@ from pymc_subsample.chain import guards
 from pymc_subsample.chain.model_compilation import connect
 from pymc_subsample.chain.pm_sample import calling_sample
 from pymc_subsample.chain.sampler import Statistics
-from pymc_subsample.diagnostics.checks import Check, amount
+from pymc_subsample.diagnostics.checks import Finding, amount
 from pymc_subsample.diagnostics.integrals import INTEGRALS, LOCAL_DRAWS, as_statistics
 from pymc_subsample.expansion.modes import ModeSearch
 from pymc_subsample.model.binding import require_rows
@@ -154,7 +154,7 @@ def say_costs(step: "ChainStep") -> None:
         )
 
 
-def check_units(step: "ChainStep") -> list[Check]:
+def check_units(step: "ChainStep") -> list[Finding]:
     """Check integrals at draws of a chain, and the draws of local variables."""
     units = step.units
     if units is None or not units.integrates:

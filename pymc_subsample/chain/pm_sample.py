@@ -15,11 +15,11 @@ from pymc.step_methods.hmc.base_hmc import BaseHMC
 from pytensor.compile.mode import get_mode
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.diagnostics.verdicts import with_verdicts
+from pymc_subsample.diagnostics.chain_ends import with_chain_ends
 
 # PyMC turns traces into a result by this, which has no place of its own for what is known once of a
 # chain.
-pm.to_inference_data = with_verdicts(pm.to_inference_data)
+pm.to_inference_data = with_chain_ends(pm.to_inference_data)
 
 
 def _callers() -> Iterator[FrameType]:

@@ -1,4 +1,4 @@
-"""A chain's numbers against their bounds, and what to do where one fails."""
+"""Rules, what they find of numbers, and what to do if a number fails."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Rule:
     severity: str = "fail"
     at_least: bool = False  # Whether the number should be at least its bound rather than at most.
     equal: bool = False  # Whether it should be the bound.
-    # Where a condition beside the bound decides too, a sentence for verdicts that are that one's.
+    # If a condition beside the bound decides too, a sentence for findings that are that one's.
     besides: str = "Decided by more than this number."
     mean_of: str = ""  # Statistic of which the number is the mean over draws, if it is one.
     # A level, and the share of the draws that may exceed it.
@@ -50,9 +50,85 @@ class Rule:
         level, most = self.seldom
         return self.holds(float(draws.mean())) and bool(np.mean(~(draws <= level)) <= most)
 
-    def check(self, value: float, advice: str, passed: bool | None = None) -> "Check":
-        """Apply the rule to one chain; `passed` where not the number alone decides."""
-        return Check(self, value, self.holds(value) if passed is None else passed, advice)
+    def check(self, value: float, advice: str, passed: bool | None = None) -> "Finding":
+        """Apply the rule to one number; `passed` if not the number alone decides."""
+        return Finding(self, value, self.holds(value) if passed is None else passed, advice)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found: of one chain, or the worst of a run, one line of a report.
+
+    Attributes
+    ----------
+    rule : Rule
+        What was looked at.
+    value : float
+        The number, of the worst chain. NaN if there is none.
+    passed : bool
+        Whether the number keeps to its bound, or does no harm.
+    advice : str
+        What was found and what to change, as sentences: in a report, of chains that did not pass,
+        and what decided if no bound did.
+    """
+
+    rule: Rule
+    value: float
+    passed: bool
+    advice: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of the rule."""
+        return self.rule.name
+
+    @property
+    def title(self) -> str:
+        """The rule's, for reading."""
+        return self.rule.title
+
+    @property
+    def status(self) -> str:
+        """What it came to: "pass", "warn" or "fail"."""
+        return "pass" if self.passed else self.rule.severity
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the number should be at least its bound rather than at most."""
+        return self.rule.at_least
+
+    @property
+    def equal(self) -> bool:
+        """Whether the number should be its bound."""
+        return self.rule.equal
+
+    @property
+    def decided(self) -> bool:
+        """Whether the bound decided, rather than another condition."""
+        return bool(np.isnan(self.value)) or self.rule.holds(self.value) == self.passed
+
+    @property
+    def bound(self) -> float:
+        """The rule's; NaN if another condition decided: `advice` says which."""
+        return float(self.rule.bound) if self.decided else np.nan
+
+    def row(self) -> tuple[str, str, str, str, str]:
+        """Return status, title, number, bound with its sign, and advice, as text."""
+        sign = "=" if self.equal else ">=" if self.at_least else "<="
+        value, bound = self._shown()
+        bound = "" if np.isnan(self.bound) else f"{sign} {bound}"
+        return self.status.upper(), self.title, value, bound, self.advice
+
+    def _shown(self) -> tuple[str, str]:
+        """Show three digits, or as many as tell on which side of its bound the number is."""
+        if not np.isfinite(self.value) or np.isnan(self.bound):
+            return f"{self.value:.3g}", f"{self.bound:g}"
+        for digits in range(3, 18):  # doubles have 17
+            of_bound = max(digits, 6)
+            value, bound = float(f"{self.value:.{digits}g}"), float(f"{self.bound:.{of_bound}g}")
+            if np.sign(value - bound) == np.sign(self.value - self.bound):
+                break
+        return amount(value, digits), amount(bound, of_bound)
 
 
 TEMPERATURE = Rule(
@@ -79,27 +155,17 @@ ACCEPTED = Rule(
 )
 
 
-@dataclass(frozen=True)
-class Check:
-    """A rule applied to one chain."""
-
-    rule: Rule  # What was looked at.
-    value: float  # The number.
-    passed: bool  # Whether it keeps to its bound, or does no harm.
-    advice: str  # What was found and what to change, as sentences.
-
-
 def check_temperature(
     temperature: float,
     rule: Rule = TEMPERATURE,
     instead: str = "a distribution with the log-likelihood divided by that",
-) -> Check:
+) -> Finding:
     """Say so where the draws are from a tempered posterior, colder or hotter."""
     said = f"temperature={temperature:g}: the draws are not from the posterior but from {instead}."
     return rule.check(temperature, said)
 
 
-def check_accepted(record: MoveRecord) -> Check:
+def check_accepted(record: MoveRecord) -> Finding:
     """Say so where next to nothing is accepted."""
     accepted = record.accepted / max(record.done, 1)
     return ACCEPTED.check(
@@ -109,7 +175,7 @@ def check_accepted(record: MoveRecord) -> Check:
     )
 
 
-def check_modes(search: ModeSearch) -> Check:
+def check_modes(search: ModeSearch) -> Finding:
     """Say so where there are modes that a chain, which starts in one of them, may not see."""
     others = len(search.modes) - 1
     return MODES.check(
@@ -120,9 +186,9 @@ def check_modes(search: ModeSearch) -> Check:
     )
 
 
-def warning(method: str, checks: Sequence[Check] | None) -> str | None:
-    """Return what a user is told at the end of sampling, or None if all checks passed."""
-    failed = [check.advice for check in checks or () if not check.passed]
+def warning(method: str, findings: Sequence[Finding] | None) -> str | None:
+    """Return what a user is told at the end of sampling, or None if all passed."""
+    failed = [finding.advice for finding in findings or () if not finding.passed]
     return f"{method}: {' '.join(failed)}" if failed else None
 
 

@@ -27,7 +27,7 @@ from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.checks import (
     SHIFT_BOUND,
     STRETCH_BOUND,
-    Check,
+    Finding,
     Rule,
     amount,
     excess,
@@ -111,7 +111,7 @@ def effective_draws(thinned: np.ndarray, draws: int) -> float:
 
 def check_divergences(
     wrong: Rule, hidden: Rule, record: ChainRecord | StepRecord, active: np.ndarray, advice: str
-) -> list[Check]:
+) -> list[Finding]:
     """Check what is estimated to be missing, and what may be."""
     thinned, before = (
         np.reshape(x, (-1, len(record.last)))[:, active] for x in (record.thinned, record.before)

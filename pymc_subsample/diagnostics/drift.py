@@ -13,8 +13,8 @@ import pymc as pm
 import xarray as xr
 from pytensor.graph.basic import Variable
 
+from pymc_subsample.diagnostics.look import log_posteriors
 from pymc_subsample.diagnostics.reading_draws import sampled_rows, spread
-from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.graph.concrete import root_array
 from pymc_subsample.model import TallModel

@@ -2,12 +2,12 @@
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from pymc_subsample.diagnostics.checks import Rule, amount
+from pymc_subsample.diagnostics.checks import Finding, Rule, amount
 
 _ORDER = {"pass": 0, "warn": 1, "fail": 2}
 _JUDGED = (
@@ -15,55 +15,6 @@ _JUDGED = (
     "describes the data is for predictive checks and pms.loo."
 )
 COLOURS = {"pass": "#2e7d32", "warn": "#b26a00", "fail": "#b71c1c"}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of a report.
-
-    Attributes
-    ----------
-    name, title : str
-        Of the check.
-    status : {"pass", "warn", "fail"}
-        What it came to.
-    value, bound : float
-        The number, of the worst chain, and its bound. NaN where there is none; the bound also where
-        another condition decided: `advice` says which.
-    at_least : bool
-        Whether the number should be at least its bound rather than at most.
-    advice : str
-        Where it did not pass: who did not, and what to do. What decided, where no bound did.
-    equal : bool
-        Whether the number should be its bound.
-    """
-
-    name: str
-    title: str
-    status: str
-    value: float
-    bound: float
-    at_least: bool
-    advice: str
-    equal: bool = False
-
-    def row(self) -> tuple[str, str, str, str, str]:
-        """Return status, title, number, bound with its sign, and advice, as text."""
-        sign = "=" if self.equal else ">=" if self.at_least else "<="
-        value, bound = self._shown()
-        bound = "" if np.isnan(self.bound) else f"{sign} {bound}"
-        return self.status.upper(), self.title, value, bound, self.advice
-
-    def _shown(self) -> tuple[str, str]:
-        """Show three digits, or as many as tell on which side of its bound the number is."""
-        if not np.isfinite(self.value) or np.isnan(self.bound):
-            return f"{self.value:.3g}", f"{self.bound:g}"
-        for digits in range(3, 18):  # doubles have 17
-            of_bound = max(digits, 6)
-            value, bound = float(f"{self.value:.{digits}g}"), float(f"{self.bound:.{of_bound}g}")
-            if np.sign(value - bound) == np.sign(self.value - self.bound):
-                break
-        return amount(value, digits), amount(bound, of_bound)
 
 
 @dataclass(frozen=True)
@@ -168,35 +119,26 @@ def as_html(findings: Sequence[Finding]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 
-def judged(rule: Rule, status: str, value: float, advice: str = "", before: str = "") -> Finding:
-    """Return what a rule comes to for a number, with words `before` its title.
-
-    No bound stands beside a verdict that the number and the bound contradict.
-    """
-    bound = float(rule.bound)
-    if not np.isnan(value) and rule.holds(value) != (status == "pass"):
-        bound, advice = np.nan, " ".join(filter(None, [rule.besides, advice]))
-    return Finding(
-        rule.name, before + rule.title, status, value, bound, rule.at_least, advice, rule.equal
-    )
+def said(finding: Finding) -> Finding:
+    """Return a finding that says what decided if its bound did not."""
+    if finding.decided:
+        return finding
+    besides = " ".join(filter(None, [finding.rule.besides, finding.advice]))
+    return replace(finding, advice=besides)
 
 
-def worst_chain(rule: Rule, found: list[tuple[Any, float, bool]], title: str) -> Finding:
-    """Judge a rule by what it found of each chain: its label, the number and the verdict."""
-    failed = [entry for entry in found if not entry[2]]
-    values = np.array([value for _, value, _ in failed or found])
+def worst_chain(rule: Rule, found: list[tuple[Any, Finding]]) -> Finding:
+    """Return what a rule found of the worst chain; before each finding stands the chain's label."""
+    failed = [entry for entry in found if not entry[1].passed]
+    values = np.array([finding.value for _, finding in failed or found])
     value = float(values.min() if rule.at_least else values.max())  # NaN if any is
-    status, advice = "pass", ""
-    if failed:
-        chains = ", ".join(str(chain) for chain in dict.fromkeys(chain for chain, *_ in failed))
-        status, advice = rule.severity, f"In chain {chains}. {rule.remedy}"
-    return judged(rule, status, value, advice, title)
+    chains = ", ".join(str(chain) for chain in dict.fromkeys(chain for chain, _ in failed))
+    advice = f"In chain {chains}. {rule.remedy}" if failed else ""
+    return said(Finding(rule, value, not failed, advice))
 
 
 def tiered(fail: Rule, doubt: Rule, value: float, who: str = "") -> Finding:
     """Judge a number by the bound where it fails and the one where it is doubtful."""
     rule = doubt if fail.holds(value) else fail
-    passed = rule.holds(value)
-    advice = "" if passed else f"{f'Worst in {who}. ' if who else ''}{rule.remedy}"
-    status = "pass" if passed else rule.severity
-    return judged(rule, status, value, advice)
+    advice = f"{f'Worst in {who}. ' if who else ''}{rule.remedy}"
+    return rule.check(value, "" if rule.holds(value) else advice)

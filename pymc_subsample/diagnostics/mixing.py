@@ -35,9 +35,9 @@ import xarray as xr
 from scipy.stats import chi2, norm
 
 from pymc_subsample.diagnostics import array_stats, signed
-from pymc_subsample.diagnostics.checks import Rule
+from pymc_subsample.diagnostics.checks import Finding, Rule
 from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS
-from pymc_subsample.diagnostics.findings import Finding, judged, tiered
+from pymc_subsample.diagnostics.findings import tiered
 from pymc_subsample.diagnostics.reading_draws import columns
 
 _LONGER = "Sample and tune for longer; if that does not help, reparametrise the model."
@@ -45,6 +45,14 @@ _LONGER = "Sample and tune for longer; if that does not help, reparametrise the 
 # 2021. Of 100 effective draws a mean is off by `SHIFT_BOUND`.
 R_HAT = Rule("r_hat", "largest R-hat", 1.05, _LONGER)
 R_HAT_DOUBT = Rule("r_hat", "largest R-hat", 1.01, _LONGER, severity="warn")
+HOLES = Rule(
+    "nan",
+    "elements with draws that are NaN",
+    0,
+    "Such draws have no mean, quantile or R-hat: leave the variable out, or compute it from finite "
+    "numbers.",
+    severity="warn",
+)
 ESS = Rule("ess", "smallest effective sample size (bulk, tail, sd)", 100, _LONGER, at_least=True)
 ESS_DOUBT = Rule("ess", ESS.title, 400, _LONGER, severity="warn", at_least=True)
 # Share of runs of chains that have mixed in which R-hat is doubted. A choice: one in a hundred.
@@ -126,13 +134,8 @@ def _holes(posterior: xr.Dataset) -> list[Finding]:
         return []
     values, labels = columns(posterior, names)
     holes = np.flatnonzero(np.isnan(values).any(axis=(0, 1)))
-    advice = (
-        f"{labels[holes[0]]}{' and others' if len(holes) > 1 else ''}. Such draws have no "
-        "mean, quantile or R-hat: leave the variable out, or compute it from finite numbers."
-    )
-    return [
-        Finding("nan", "elements with draws that are NaN", "warn", len(holes), 0, False, advice)
-    ]
+    others = " and others" if len(holes) > 1 else ""
+    return [HOLES.check(len(holes), f"{labels[holes[0]]}{others}. {HOLES.remedy}")]
 
 
 _Numbers = tuple[np.ndarray, np.ndarray, np.ndarray, list[str], bool]
@@ -184,7 +187,7 @@ def _worst(
     known = np.where(among, numbers, np.nan)
     if np.all(np.isnan(known)):
         advice = "ArviZ gives none: sample at least 2 chains of at least 4 draws that move."
-        return judged(doubt, "fail" if still else "warn", np.nan, advice)
+        return replace(doubt, severity="fail" if still else "warn").check(np.nan, advice)
     at = int(worst(known))
     fail, doubt = (replace(x, bound=max(x.bound, float(usual[at]))) for x in (fail, doubt))
     return tiered(fail, doubt, float(numbers[at]), labels[at])

@@ -1,11 +1,9 @@
 """Rows that a sampler overlooked: draws that these make nearly impossible, by all rows' say."""
 
-from collections.abc import Callable
-
 import numpy as np
 
-from pymc_subsample.diagnostics.checks import Check, Rule, amount
-from pymc_subsample.diagnostics.perturbation import farthest, standardised
+from pymc_subsample.diagnostics.checks import Finding, Rule, amount
+from pymc_subsample.diagnostics.look import Look
 
 OVERLOOKED = Rule(
     "overlooked",
@@ -18,10 +16,8 @@ OVERLOOKED = Rule(
 # normal posterior hardly one draw of 10^9 is lower, in any dimension; of -500 Exp(1), as of many
 # effects whose scale is not known above, none of 10^10.
 _ALLOWED, _WIDTHS = 25.0, 40.0
-# Draws that say what is usual, and fewest that do. A choice: passes over all rows.
-_USUAL, _FEWEST = 24, 8
-# Rows that are read in all; of more rows audits tell alone. A choice of time.
-MOST_ROWS = 400_000_000
+# Fewest draws that say what is usual. A choice, as for `tails`.
+_FEWEST = 8
 
 
 def depth(logp: np.ndarray, usual: np.ndarray) -> float:
@@ -45,26 +41,14 @@ def how_deep(deep: float) -> str:
     return f"{amount(deep)} times as far below that of others as is possible"
 
 
-def check_overlooked(
-    log_density: Callable[[np.ndarray], np.ndarray],
-    n_rows: int,
-    thetas: np.ndarray,
-    active: np.ndarray,
-) -> list[Check]:
-    """Look whether all rows make the farthest of some draws, shape (k, d), all but impossible.
+def check_overlooked(look: Look | None) -> list[Finding]:
+    """Judge whether all rows make the farthest draws all but impossible.
 
-    `log_density` of draws, to a constant, is asked for at 32 or more of them. There is no check of
-    too few draws, or where that were too many rows.
+    There is no check beside too few draws, or where no farthest ones were looked at.
     """
-    if len(thetas) < _FEWEST:
+    if look is None or len(look.usual) < _FEWEST or not len(look.far):
         return []
-    shares = np.full(len(thetas), 1 / len(thetas))
-    far = farthest(standardised(thetas[:, active], shares))
-    usual = np.linspace(0, len(thetas) - 1, min(_USUAL, len(thetas))).astype(int)
-    if n_rows * (len(far) + len(usual)) > MOST_ROWS:
-        return []
-    logp = log_density(thetas[np.concatenate([usual, far])])
-    deep = depth(logp, logp[: len(usual)])
+    deep = depth(look.logp, look.logp[: len(look.usual)])
     return [
         OVERLOOKED.check(
             deep,

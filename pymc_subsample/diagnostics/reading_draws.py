@@ -12,7 +12,8 @@ from arviz_base.sel_utils import xarray_sel_iter
 from pymc.initial_point import make_initial_point_expression
 
 from pymc_subsample.diagnostics.data_trees import SAMPLE_DIMS, require_tree
-from pymc_subsample.diagnostics.perturbation import farthest, standardised
+from pymc_subsample.diagnostics.look import farthest
+from pymc_subsample.diagnostics.perturbation import standardised
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.bambi import to_keep
 from pymc_subsample.model.evaluation import Vector

@@ -22,12 +22,11 @@ Where the density ends or jumps beside the draws, the identities are those of `e
 columns of a factor of the draws' own covariance.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.compiled.process import one_thread
 from pymc_subsample.diagnostics.beyond_draws import KNOWN
 from pymc_subsample.diagnostics.goodness import combined, moment_test, shape_test
 from pymc_subsample.diagnostics.stein_boundaries import Edges, operated
@@ -43,49 +42,6 @@ SMALLEST = 0.01
 # Of the jackknife over audited draws. A choice: an error from 20 blocks is good to 16%; twice as
 # many are of half as many draws, which are not independent.
 BLOCKS = 20
-
-
-@one_thread
-def log_posteriors(expansion: Expansion, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log posterior and gradient at points theta, (k, d): chunks of rows are read once for all."""
-    points = [expansion.parameters(theta) for theta in thetas]
-    level, slope = np.zeros((len(points), 1)), np.zeros((len(points), expansion.phi_size))
-    for levels, slopes in expansion.over(_at_points, [phi for phi, _ in points]):
-        level += levels
-        slope += slopes
-    prior = np.array([logprior for _, logprior in points])
-    gradient = [expansion.pull_back(t, g) for t, g in zip(thetas, slope, strict=True)]
-    return prior + level[:, 0], np.array(gradient).reshape(len(points), expansion.theta_size)
-
-
-def _at_points(
-    expansion: Expansion, batches: Iterable[np.ndarray], points: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    [rows] = batches
-    found = [expansion.totals([rows], phi, curved=False) for phi in points]
-    return np.array([level for level, *_ in found]), np.array([slope for _, slope, *_ in found])
-
-
-def log_densities(expansion: Expansion, thetas: np.ndarray, temperature: float) -> np.ndarray:
-    """Log densities that a chain samples at points theta, (k, d), as `log_posteriors`: (k,).
-
-    Without gradients, which a log-likelihood need not have.
-    """
-    points = [expansion.parameters(theta) for theta in thetas]
-    expansion.addresses("left")  # compiled before other processes are asked
-    level = sum(expansion.over(_levels, [phi for phi, _ in points]))
-    return np.array([logprior for _, logprior in points]) + level / temperature
-
-
-def _levels(
-    expansion: Expansion, batches: Iterable[np.ndarray], points: Sequence[np.ndarray]
-) -> np.ndarray:
-    [rows] = batches
-    value, found = np.empty(rows.shape[1]), np.empty(len(points))
-    for i, phi in enumerate(points):
-        expansion.loglik(phi, rows, value)
-        found[i] = value.sum()
-    return found
 
 
 def by_scores(

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pymc_subsample.diagnostics.checks import Check, Rule
-from pymc_subsample.diagnostics.overlooked_rows import MOST_ROWS
+from pymc_subsample.diagnostics.checks import Finding, Rule
+from pymc_subsample.diagnostics.look import MOST_ROWS
 
 _LIGHTER = (
     "Give it a prior with lighter tails, such as Normal, or read its median and inner intervals."
@@ -51,7 +51,7 @@ def check_tails(
     thetas: np.ndarray,
     active: np.ndarray,
     called: Callable[[int], str],
-) -> list[Check]:
+) -> list[Finding]:
     """Look how the density falls beyond the farthest of draws, (k, d), that are very far out.
 
     `log_density` is of vectors theta, (n, d), to a constant; ``called(i)`` names element i. The

@@ -9,13 +9,13 @@ import numpy as np
 import xarray as xr
 
 from pymc_subsample.chain.sampler import STATISTIC
-from pymc_subsample.diagnostics.checks import MODES, Rule
+from pymc_subsample.diagnostics.chain_ends import GROUP, ChainEnd, in_result
+from pymc_subsample.diagnostics.checks import MODES, Finding, Rule
 from pymc_subsample.diagnostics.divergences import NEAREST, RULE_NAMES, Loss
-from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
+from pymc_subsample.diagnostics.findings import Report, tiered, worst_chain
 from pymc_subsample.diagnostics.integrals import UNIT_RULES, counted, effects_in, worded
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.reading_draws import group, sampled_rows
-from pymc_subsample.diagnostics.verdicts import GROUP, Verdict, in_result
 from pymc_subsample.results.audit.result import Audit
 from pymc_subsample.samplers.hmc_ecs import checks as hmc
 from pymc_subsample.samplers.registry import SAMPLERS, samplers_of
@@ -27,6 +27,13 @@ _SIGNS = hmc.SIGN.remedy
 # A choice: a tenth of the draws is what is left of them.
 SIGN = Rule("sign", "effective share of signed draws", 0.1, _SIGNS, at_least=True)
 SIGN_DOUBT = Rule("sign", SIGN.title, 0.5, _SIGNS, severity="warn", at_least=True)
+NOT_JUDGED = Rule(
+    "not_judged",
+    "chains without checks",
+    0.0,
+    "Run it to its end, join that group too, or give an audit.",
+    severity="warn",
+)
 
 
 def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
@@ -107,7 +114,9 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
 
 
 def _recorded(
-    stats: xr.Dataset, ends: Mapping[Any, Sequence[Verdict]], families: Mapping[str, Sequence[Rule]]
+    stats: xr.Dataset,
+    ends: Mapping[Any, Sequence[ChainEnd]],
+    families: Mapping[str, Sequence[Rule]],
 ) -> list[Finding]:
     """Judge the checks that each chain recorded at its end, or at those of runs put together."""
     steps = int(np.prod(stats[STATISTIC].shape[2:])) if STATISTIC in stats else 1
@@ -120,33 +129,32 @@ def _recorded(
     findings = []
     if lost:
         findings.append(
-            Finding(
-                "not_judged", "chains without checks", "warn", float(len(lost)), 0.0, False,
+            NOT_JUDGED.check(
+                float(len(lost)),
                 f"Chain {', '.join(map(str, lost))}: interrupted, or joined from runs without "
-                f"their group {GROUP!r}, so that no verdict is on all of its draws. Here it is "
-                "judged by them as far as they tell, which leaves out what is read from all rows. "
-                "Run it to its end, join that group too, or give an audit.",
+                f"their group {GROUP!r}, so that no check is of all its draws. Here it is judged "
+                "by them as far as they tell, which leaves out what is read from all rows. "
+                f"{NOT_JUDGED.remedy}",
             )
-        )  # fmt: skip
+        )
     for name, rules in families.items():
-        found: dict[str, list[tuple[Any, float, bool]]] = {}
+        before = "" if len(families) == 1 else f"{name.split(',')[0]}: "
+        searched = [_searched(rule, [*chain(*ends.values())]) for rule in rules]
+        named = {rule.name: replace(rule, title=before + rule.title) for rule in searched}
+        found: dict[str, list[tuple[Any, Finding]]] = {name: [] for name in named}
         for at, label in enumerate(stats["chain"].values):
-            for verdict in ends.get(label, ()):
-                for checked, value in verdict.values.items() if verdict.family == name else ():
-                    entry = label, value, checked not in verdict.failed
-                    found.setdefault(checked, []).append(entry)
+            for end in ends.get(label, ()):
+                for x in named.keys() & end.values.keys() if end.family == name else ():
+                    one = Finding(named[x], end.values[x], x not in end.failed)
+                    found[x].append((label, one))
             if label in lost:
-                for rule, value, passed in _from_draws(rules, stats.isel(chain=at)):
-                    found.setdefault(rule.name, []).append((label, value, passed))
-        title = "" if len(families) == 1 else f"{name.split(',')[0]}: "
-        named = [_searched(rule, [*chain(*ends.values())]) for rule in rules]
-        findings += [
-            worst_chain(rule, found[rule.name], title) for rule in named if rule.name in found
-        ]
+                for one in _from_draws(rules, stats.isel(chain=at)):
+                    found[one.name].append((label, one))
+        findings += [worst_chain(named[x], chains) for x, chains in found.items() if chains]
     return findings
 
 
-def _searched(rule: Rule, ends: Sequence[Verdict]) -> Rule:
+def _searched(rule: Rule, ends: Sequence[ChainEnd]) -> Rule:
     """Say of other modes how far the set-up looked for them."""
     every = max((end.searches for end in ends), default=0)
     if rule.name != MODES.name or not every:
@@ -157,8 +165,8 @@ def _searched(rule: Rule, ends: Sequence[Verdict]) -> Rule:
     return replace(rule, title=f"{rule.title} ({searches}: {drawn})")
 
 
-def _from_draws(rules: Sequence[Rule], draws: xr.Dataset) -> list[tuple[Rule, float, bool]]:
-    """Judge a chain whose end is missing, as far as its draws tell: rules, numbers, verdicts."""
+def _from_draws(rules: Sequence[Rule], draws: xr.Dataset) -> list[Finding]:
+    """Judge a chain whose end is missing, as far as its draws tell."""
     found = []
     for rule in rules:
         divergences = rule.name in RULE_NAMES  # by their share of the draws: the least that they do
@@ -170,5 +178,5 @@ def _from_draws(rules: Sequence[Rule], draws: xr.Dataset) -> list[tuple[Rule, fl
         if divergences:
             value = Loss(int(values.sum()), len(values), value, NEAREST).excess()
             passed = rule.holds(value)
-        found.append((rule, value, passed))
+        found.append(Finding(rule, value, passed))
     return found

@@ -16,8 +16,8 @@ from _measure import Checks, command_line, table
 
 import pymc_subsample as pms
 from pymc_subsample.compiled.process import one_thread
-from pymc_subsample.diagnostics.perturbation import estimate_errors
-from pymc_subsample.diagnostics.scores import log_posteriors
+from pymc_subsample.diagnostics.estimate_errors import Estimator, read_all, read_few
+from pymc_subsample.diagnostics.look import log_posteriors
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.reference import reference_at, summed
 from pymc_subsample.expansion.residuals import residuals_around
@@ -53,13 +53,16 @@ def kinds(model):
     rng = np.random.default_rng(2)
     at = reference_at(expansion, tall.ravel(tall.initial_point))
     thetas = at.theta + 0.003 * rng.standard_normal((10, tall.size))
+    by = Estimator(
+        expansion=expansion, reference=at, subsample_size=1000, temperature=1.0,
+        always=np.zeros(0, dtype=np.int64),
+    )  # fmt: skip
+    few = read_few(by, thetas)
     made = {
         "sums at the reference": lambda: reference_at(expansion, at.theta),
         "gradient of all rows": lambda: summed(expansion, at.theta, None, 1.0, curved=False),
         "residuals at 8 points": lambda: residuals_around(expansion, at, thetas[:4], thetas[4:8]),
-        "errors of the estimate at 10 draws": lambda: estimate_errors(
-            expansion, at, thetas, 1000, 1.0
-        ),
+        "errors of the estimate at 10 draws": lambda: read_all(by, few, thetas, np.arange(10), 10),
         "terms of an acceptance test": lambda: _rows(expansion, at, *thetas[:2], 2, 1.0),
         "log posterior at 10 draws (audit)": lambda: log_posteriors(expansion, thetas),
         "check at the start": lambda: check_start(tall, tall.loglik_as_written),

@@ -11,7 +11,7 @@ from scipy.special import expit
 
 import pymc_subsample as pms
 from pymc_subsample.bounds.predictor_ranges import exact_step
-from pymc_subsample.diagnostics.perturbation import estimate_errors
+from pymc_subsample.diagnostics.estimate_errors import Estimator, read_all, read_few
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.model import TallModel
@@ -373,7 +373,11 @@ def test_errors_of_the_estimate_are_those_of_simulated_subsamples(order, tempera
     step = {0: 0.003, 1: 0.08, 2: 0.25}[order]
     thetas = theta + step * np.array([[1.0, 1, 1, 1], [1, -1, 1, -1]])
     m, weight = 60, 400 / (60 * temperature)
-    found = estimate_errors(expansion, reference, thetas, m, temperature)
+    by = Estimator(
+        expansion=expansion, reference=reference, subsample_size=m, temperature=temperature,
+        always=np.zeros(0, dtype=np.int64),
+    )  # fmt: skip
+    found, _ = read_all(by, read_few(by, thetas), thetas, np.arange(2), 2)
     for k, point in enumerate(thetas):
         rows = expansion.take(np.arange(400))
         expansion.anchor(reference.center, rows)

@@ -10,8 +10,8 @@ from chains import QUIET
 from exact_cases import regression_on_itself
 
 import pymc_subsample as pms
-from pymc_subsample.diagnostics import checks, verdicts
-from pymc_subsample.diagnostics.checks import Check, Rule
+from pymc_subsample.diagnostics import chain_ends, checks
+from pymc_subsample.diagnostics.checks import Finding, Rule
 from pymc_subsample.samplers.gibbs import checks as gibbs
 from pymc_subsample.samplers.hmc_ecs import checks as hmc
 from pymc_subsample.samplers.minibatch import checks as metropolis
@@ -50,23 +50,23 @@ SEARCH = SimpleNamespace(starts=9, images=4)
 
 
 def of_chain(*found, search=None):
-    return verdicts.found("HMCECS", "HMCECS", 70, found, search)
+    return chain_ends.found("HMCECS", "HMCECS", 70, found, search)
 
 
 def result(*chains):
-    return xr.DataTree.from_dict({verdicts.GROUP: verdicts.as_group(chains)})
+    return xr.DataTree.from_dict({chain_ends.GROUP: chain_ends.as_group(chains)})
 
 
 def test_recorded_checks_are_read_again():
-    ends = of_chain(Check(RULES[0], 2.0, False, "Too noisy."), Check(RULES[1], 0.4, True, ""))
+    ends = of_chain(Finding(RULES[0], 2.0, False, "Too noisy."), Finding(RULES[1], 0.4, True, ""))
     assert (dict(ends.values), ends.failed) == ({"noise": 2.0, "moved": 0.4}, ("noise",))
-    none = of_chain(Check(RULES[2], np.nan, False, "Far."), search=SEARCH)
+    none = of_chain(Finding(RULES[2], np.nan, False, "Far."), search=SEARCH)
     assert none.failed == ("far",)
     assert (none.draws, none.searches, none.images) == (70, 9, 4)
-    unmeasured = of_chain(Check(RULES[2], np.nan, True, ""))
+    unmeasured = of_chain(Finding(RULES[2], np.nan, True, ""))
     assert (unmeasured.values, unmeasured.failed) == ({}, ())
     for chains in ([[ends]], [[ends], [none]], [[ends, none], [ends]], [[none], [], [unmeasured]]):
-        found = verdicts.in_result(result(*chains))
+        found = chain_ends.in_result(result(*chains))
         expected = {k: chain for k, chain in enumerate(chains) if chain}
         np.testing.assert_equal(
             {k: [*map(vars, chain)] for k, chain in found.items()},
@@ -76,21 +76,21 @@ def test_recorded_checks_are_read_again():
 
 def test_results_that_are_put_together_keep_all_that_was_found():
     """Of chains, of runs after another, and where some have checks that others have not."""
-    one = result([of_chain(Check(RULES[0], 2.0, False, ""))])[verdicts.GROUP].to_dataset()
-    other = result([of_chain(Check(RULES[1], 0.4, True, ""))])[verdicts.GROUP].to_dataset()
+    one = result([of_chain(Finding(RULES[0], 2.0, False, ""))])[chain_ends.GROUP].to_dataset()
+    other = result([of_chain(Finding(RULES[1], 0.4, True, ""))])[chain_ends.GROUP].to_dataset()
     beside = xr.concat([one, other.assign_coords(chain=[1])], "chain", join="outer")
     after = xr.concat([one, other], "draw", join="outer")
     for group, labels in ((beside, [[0], [1]]), (after, [[0, 0]])):
-        found = verdicts.in_result(xr.DataTree.from_dict({verdicts.GROUP: group}))
+        found = chain_ends.in_result(xr.DataTree.from_dict({chain_ends.GROUP: group}))
         assert list(found) == sorted({x for label in labels for x in label})
         every = [end for ends in found.values() for end in ends]
         assert [dict(end.values) for end in every] == [{"noise": 2.0}, {"moved": 0.4}]
         assert [end.failed for end in every] == [("noise",), ()]
-    assert verdicts.in_result(xr.DataTree()) == {}
+    assert chain_ends.in_result(xr.DataTree()) == {}
 
 
 def test_a_warning_says_what_failed_only():
-    found = [Check(RULES[0], 2.0, False, "Too noisy."), Check(RULES[1], 0.4, True, "Unsaid.")]
+    found = [Finding(RULES[0], 2.0, False, "Too noisy."), Finding(RULES[1], 0.4, True, "Unsaid.")]
     assert checks.warning("HMCECS", found) == "HMCECS: Too noisy."
     assert checks.warning("HMCECS", found[1:]) is None
     assert checks.warning("HMCECS", None) is None
@@ -113,7 +113,7 @@ def test_chains_are_judged_once_in_a_group_that_survives_a_file(several, given, 
     assert not [name for name in idata["sample_stats"] if "check" in name]
     idata.to_netcdf(tmp_path / "draws.nc")
     for tree in (idata, xr.open_datatree(tmp_path / "draws.nc")):
-        found = verdicts.in_result(tree)
+        found = chain_ends.in_result(tree)
         assert list(found) == [0, 1]
         for [end] in found.values():
             assert {"loglik_variance", "perturbation"} <= set(end.values)
@@ -123,12 +123,12 @@ def test_chains_are_judged_once_in_a_group_that_survives_a_file(several, given, 
 @pytest.mark.costly
 def test_traces_have_what_their_results_have(several):
     trace = pm.sample(50, **several, cores=1, return_inferencedata=False)
-    assert [len(ends) for ends in verdicts.of_trace(trace)] == [1, 1]
+    assert [len(ends) for ends in chain_ends.of_trace(trace)] == [1, 1]
     whole = pm.to_inference_data(trace, model=several["model"])
-    assert list(verdicts.in_result(whole)) == [0, 1]
+    assert list(chain_ends.in_result(whole)) == [0, 1]
     cut = pm.to_inference_data(trace[:40], model=several["model"])
-    assert verdicts.GROUP not in cut.children
-    assert verdicts.in_result(cut) == {}
+    assert chain_ends.GROUP not in cut.children
+    assert chain_ends.in_result(cut) == {}
 
 
 @pytest.mark.costly

@@ -7,10 +7,10 @@ import scipy.stats
 
 import pymc_subsample as pms
 from pymc_subsample.chain.ellipsoid import far_points
-from pymc_subsample.diagnostics import overlooked_rows
+from pymc_subsample.diagnostics import look, overlooked_rows
+from pymc_subsample.diagnostics.look import log_densities
 from pymc_subsample.diagnostics.overlooked_rows import depth
 from pymc_subsample.diagnostics.reading_draws import farthest_thetas
-from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.model import TallModel
 
 QUIET = {"progressbar": False, "cores": 1, "compute_convergence_checks": False}
@@ -166,7 +166,7 @@ def test_of_too_many_rows_the_check_is_left_out(wall, monkeypatch):
     """It is not said to pass."""
     model, _ = wall
     for most in (1e12, 1_000_000):
-        monkeypatch.setattr(overlooked_rows, "MOST_ROWS", most)
+        monkeypatch.setattr(look, "MOST_ROWS", most)
         with model:
             idata = pm.sample(1_000, step=pms.sgmcmc.SGHMC(), chains=1, random_seed=1, **QUIET)
         assert ("overlooked" in {f.name for f in pms.report(idata).findings}) == (most > 1e9)

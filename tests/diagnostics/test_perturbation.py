@@ -1,17 +1,23 @@
 """The largest of many estimated errors is not taken for a perturbation; a real one is."""
 
+from dataclasses import replace
+
 import numpy as np
 import pymc as pm
 import pytest
 
 import pymc_subsample as pms
 from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND
+from pymc_subsample.diagnostics.estimate_errors import (
+    Estimator,
+    errors_by_all,
+    errors_by_few,
+    read_all,
+    read_few,
+)
 from pymc_subsample.diagnostics.perturbation import (
     DrawErrors,
     EstimateErrors,
-    errors_by_all,
-    errors_by_few,
-    estimate_errors,
     perturbation,
     standardised,
     with_known_sd,
@@ -122,19 +128,30 @@ def draws():
     step = pms.HMCECS(model=heavy(), rng=1)
     z = np.random.default_rng(7).normal(size=(300, 40))
     sd = np.linalg.norm(step.tuning.factor, axis=1)
-    return step.expansion, step.reference, step.reference.theta + z * sd, np.full(300, 1 / 300), z
+    by = Estimator(
+        expansion=step.expansion, reference=step.reference, subsample_size=5_000, temperature=1.0,
+        always=NONE,
+    )  # fmt: skip
+    return by, step.reference.theta + z * sd, np.full(300, 1 / 300), z
+
+
+def exactly(by, thetas):
+    """Errors by all rows at all draws."""
+    every = np.arange(len(thetas))
+    return read_all(by, read_few(by, thetas), thetas, every, len(thetas))[0]
 
 
 @pytest.mark.costly(cases=0)
 @pytest.mark.parametrize("m", [5_000, 20_000])
 def test_few_rows_and_all_at_some_draws_say_what_all_rows_do(draws, m):
     """And 5,000 random rows alone, among which are few of those that matter, do not."""
-    ex, at, thetas, shares, z = draws
-    exact = estimate_errors(ex, at, thetas, m, 1.0)
+    by, thetas, shares, z = draws
+    by = replace(by, subsample_size=m)
+    exact, rows = exactly(by, thetas), read_few(by, thetas)
     true = perturbation(known(exact.bias, shares).weights(), shares, z)
     assert excess(true) > 0.3
-    of_all = errors_by_all(ex, at, thetas, shares, exact.variance, z, m, 1.0, NONE)
-    few = errors_by_few(ex, at, thetas, shares, m, 1.0, NONE)
+    of_all = errors_by_all(by, rows, thetas, shares, exact.variance, z)
+    few = errors_by_few(by, rows, shares)
     off = perturbation(of_all.weights(), shares, z)
     assert excess(off) == pytest.approx(excess(true), rel=0.02)
     assert of_all.average(_noise) == pytest.approx(shares @ _noise(exact), rel=0.02)
@@ -144,10 +161,10 @@ def test_few_rows_and_all_at_some_draws_say_what_all_rows_do(draws, m):
 @pytest.mark.costly
 def test_the_farthest_draws_in_single_parameters_are_among_those_at_all_rows(draws):
     """And count as themselves, the others for the rest: shares add up."""
-    ex, at, thetas, shares, z = draws
+    by, thetas, shares, z = draws
     z = z.copy()
     z[[17, 93], [3, 30]] = 9.0, -8.0
-    found = errors_by_all(ex, at, thetas, shares, np.ones(len(z)), z, 5_000, 1.0, NONE)
+    found = errors_by_all(by, read_few(by, thetas), thetas, shares, np.ones(len(z)), z)
     assert {17, 93} <= set(found.index)
     assert len(np.unique(found.index)) == len(found.index) <= 80
     np.testing.assert_array_equal(found.chosen[np.isin(found.index, [17, 93])], shares[[17, 93]])
@@ -156,33 +173,58 @@ def test_the_farthest_draws_in_single_parameters_are_among_those_at_all_rows(dra
 
 @pytest.mark.costly
 def test_as_few_draws_as_are_read_at_all_rows_are_known_exactly(draws):
-    ex, at, thetas, _, z = draws
-    k, few = np.full(12, 1 / 12), slice(0, 12)
-    exact = estimate_errors(ex, at, thetas[few], 5_000, 1.0)
-    found = errors_by_all(ex, at, thetas[few], k, exact.variance, z[few], 5_000, 1.0, NONE)
+    by, thetas, _, z = draws
+    k, thetas, z = np.full(12, 1 / 12), thetas[:12], z[:12]
+    exact, rows = exactly(by, thetas), read_few(by, thetas)
+    found = errors_by_all(by, rows, thetas, k, exact.variance, z)
     weights = found.weights() / found.weights().sum()
     expected = known(exact.bias, k).weights()
     np.testing.assert_allclose(weights, expected / expected.sum(), rtol=1e-6)
 
 
+@pytest.mark.costly(cases=0)
+@pytest.mark.parametrize("always", [NONE, np.arange(3, 150_000, 7), np.arange(50)])
+def test_one_pass_finds_the_rows_of_the_largest_residuals(draws, always):
+    by, thetas, _, _ = draws
+    by = replace(by, always=always, temperature=2.0)
+    thetas, index = thetas[:30], np.array([4, 9, 28])
+    rows = read_few(by, thetas)
+    assert not np.isin(rows.index, always).any()
+    found, outlying = read_all(by, rows, thetas, index, 2)
+    others = np.setdiff1d(np.arange(by.expansion.n_rows), always)
+    x = by.residuals(others, thetas[index])
+    sizes = np.abs(x[:2]).max(axis=0)
+    assert np.all(np.diff(outlying) > 0)
+    assert 500 < len(outlying) <= 5_000
+    kept = np.isin(others, outlying)
+    assert kept.sum() == len(outlying)
+    assert sizes[kept].min() >= sizes[~kept].max()
+    m, x = by.subsample_size, x - x.mean(axis=1, keepdims=True)
+    variance = m * np.mean(x**2, axis=1)
+    bias = m * np.log(np.mean(np.exp(x - x**2 / 2), axis=1)) + (variance + variance**2) / (2 * m)
+    np.testing.assert_allclose(found.variance, variance, rtol=1e-9)
+    np.testing.assert_allclose(found.bias, bias, rtol=1e-6, atol=1e-9)
+
+
 def test_errors_that_are_no_numbers_at_a_draw_are_infinite(draws):
     """Far out in one parameter: rates overflow there."""
-    ex, at, thetas, shares, z = draws
+    by, thetas, shares, z = draws
     thetas, z = thetas.copy(), z.copy()
     thetas[5, 0], z[5, 0] = 800.0, 1e3
-    found = errors_by_all(ex, at, thetas, shares, np.ones(len(z)), z, 5_000, 1.0, NONE)
+    rows = read_few(by, thetas)
+    found = errors_by_all(by, rows, thetas, shares, np.ones(len(z)), z)
     off = perturbation(found.weights(), shares, z)
     assert off.shift == off.stretch == np.inf
     assert np.isfinite(found.average(_noise))
-    alone = errors_by_all(ex, at, thetas, shares, np.ones(len(z)), z, 5_000, 1.0, NONE, sampled=0)
+    alone = errors_by_all(by, rows, thetas, shares, np.ones(len(z)), z, sampled=0)
     assert alone.shares.sum() == pytest.approx(1)
 
 
 @pytest.mark.costly(cases=0)
 def test_the_farthest_draws_alone_correct_themselves_only(draws):
-    ex, at, thetas, shares, z = draws
-    exact = estimate_errors(ex, at, thetas, 5_000, 1.0)
-    found = errors_by_all(ex, at, thetas, shares, exact.variance, z, 5_000, 1.0, NONE, sampled=0)
+    by, thetas, shares, z = draws
+    exact, rows = exactly(by, thetas), read_few(by, thetas)
+    found = errors_by_all(by, rows, thetas, shares, exact.variance, z, sampled=0)
     assert len(found.index) == 8
     weights = found.weights() / found.weights().sum()
     few = known(found.few.bias, shares).weights()

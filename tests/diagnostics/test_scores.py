@@ -5,7 +5,7 @@ import pytest
 from models import MODELS
 
 from pymc_subsample.diagnostics import scores
-from pymc_subsample.diagnostics.scores import log_posteriors
+from pymc_subsample.diagnostics.look import log_posteriors
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel
 

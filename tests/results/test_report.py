@@ -15,7 +15,8 @@ from scipy.stats import binom, chi2, ncx2
 
 import pymc_subsample as pms
 from pymc_subsample.diagnostics import mixing as mixing_of
-from pymc_subsample.diagnostics.findings import Finding, judged, worst_chain
+from pymc_subsample.diagnostics.checks import Finding, Rule
+from pymc_subsample.diagnostics.findings import said, worst_chain
 from pymc_subsample.diagnostics.mixing import FALSE_ALARMS, mixing
 from pymc_subsample.diagnostics.weights import MOST_K, good_k
 from pymc_subsample.results import report
@@ -279,7 +280,7 @@ def test_a_check_that_failed_without_a_number_is_reported(healthy):
 
 def test_numbers_near_a_bound_show_on_which_side_they_are():
     def shown(value, bound=1.01):
-        return Finding("r_hat", "", "warn", value, bound, False, "").row()[2]
+        return Rule("r_hat", "", bound, "").check(value, "").row()[2]
 
     assert shown(1.0112) == "1.011"
     assert shown(1.00999) == "1.00999"
@@ -539,8 +540,8 @@ def test_no_verdict_stands_beside_a_bound_that_contradicts_it(rule, passed):
     """Of numbers far from the bound, on it and as near it as numbers are; alone and of chains."""
     near = np.nextafter(rule.bound, [-np.inf, np.inf])
     for value in (rule.bound, *near, rule.bound - 0.7, rule.bound + 125.0, np.inf, -np.inf):
-        chains = [(0, value, passed), (1, rule.bound, True)]
-        for found in (worst_chain(rule, chains, ""), judged(rule, ["fail", "pass"][passed], value)):
+        alone, other = Finding(rule, value, passed), Finding(rule, rule.bound, True)
+        for found in (worst_chain(rule, [(0, alone), (1, other)]), said(alone)):
             decided = rule.holds(found.value) == passed
             assert found.row()[3] == "" if not decided else agrees(found)
             assert (rule.besides in found.advice) != decided

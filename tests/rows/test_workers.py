@@ -25,8 +25,8 @@ from pymc_subsample.bounds.predictor_ranges import reach
 from pymc_subsample.chain.arguments import workers as checked
 from pymc_subsample.compiled import cache
 from pymc_subsample.compiled.functions import VECTOR, compile_source
-from pymc_subsample.diagnostics.perturbation import estimate_errors
-from pymc_subsample.diagnostics.scores import log_posteriors
+from pymc_subsample.diagnostics.estimate_errors import Estimator, read_all, read_few
+from pymc_subsample.diagnostics.look import log_posteriors
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion import expansion as expansion_module
 from pymc_subsample.expansion.reference import reference_at
@@ -80,9 +80,12 @@ def everything(ex, theta):
     thetas = theta + 0.01 * rng.normal(size=(4, len(theta)))
     at = reference_at(ex, theta)
     left = residuals_around(ex, at, thetas[:2], thetas[2:])
-    errors = estimate_errors(ex, at, thetas, 10, 1.0, without=np.array([0, 3, 4]))
+    by = Estimator(
+        expansion=ex, reference=at, subsample_size=10, temperature=1.0, always=np.array([0, 3, 4])
+    )
+    errors, largest = read_all(by, read_few(by, thetas), thetas, np.arange(4), 2)
     found = [at.level, at.slope, at.curvature, left.index, left.outlying, left.sums, left.outer]
-    found += [errors.variance, errors.bias, *log_posteriors(ex, thetas)]
+    found += [errors.variance, errors.bias, largest, *log_posteriors(ex, thetas)]
     if ex.linear and ex.n_predictors == 1:
         found += [distinct(ex, [0]), reach(ex)]
     return found

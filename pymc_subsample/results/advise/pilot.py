@@ -11,9 +11,9 @@ from pymc.backends.base import MultiTrace
 from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.nuts_cost import quiet, seconds_per_draw
 from pymc_subsample.chain.nuts_trial import smallest_ess
+from pymc_subsample.diagnostics.chain_ends import of_trace
 from pymc_subsample.diagnostics.checks import MODES, amount
 from pymc_subsample.diagnostics.integrals import UNIT_RULES
-from pymc_subsample.diagnostics.verdicts import of_trace
 
 # Draws of a pilot, those of tuning among them, within which its time decides. A choice: 90 draws
 # after tuning show an effective size to some 30%; more of them than 900 say nothing that counts.
@@ -95,9 +95,9 @@ def _mean(trace: MultiTrace, *names: str) -> float:
 def _failed(step: ChainStep, trace: MultiTrace) -> tuple[str, ...]:
     rules = {rule.name: rule for rule in (*step.sampler.rules, *UNIT_RULES)}
     failed = [
-        (rules[name], verdict.values[name])
-        for verdict in chain(*of_trace(trace))
-        for name in verdict.failed
+        (rules[name], end.values[name])
+        for end in chain(*of_trace(trace))
+        for name in end.failed
         if name != MODES.name  # which the other sampler sees no more of
     ]
     return tuple(

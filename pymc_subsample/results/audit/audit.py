@@ -11,6 +11,7 @@ import xarray as xr
 
 from pymc_subsample.chain import arguments
 from pymc_subsample.compiled.functions import building_graphs
+from pymc_subsample.diagnostics.chain_ends import in_result
 from pymc_subsample.diagnostics.drift import refuse_other_observed, require_same_data
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.reading_draws import (
@@ -20,8 +21,6 @@ from pymc_subsample.diagnostics.reading_draws import (
     spread,
     why_not_weights,
 )
-from pymc_subsample.diagnostics.scores import log_posteriors
-from pymc_subsample.diagnostics.verdicts import in_result
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.binding import require_rows
@@ -178,22 +177,19 @@ def audit(
     audited = read(model, tall, expansion, posterior, names, at, "units" if integrated else "rows")
     if kind == "score":
         audited_draws.require_scores(audited)
-    logp, score = log_posteriors(expansion, audited.flat)
-    other_models.refuse_impossible(audited, logp)
+    look = audited.look()
+    other_models.refuse_impossible(audited, look)
     every, other = audited.every(), ""
     if kind == "weights":
         stats = idata["sample_stats"].to_dataset().transpose("chain", "draw", ...)
-        found, log_weights = audited_draws.of_weights(audited, stats, logp)
+        found, log_weights = audited_draws.of_weights(audited, stats, look)
         ends = chain(*in_result(idata).values())
         other = other_models.of_other_estimates(stats, ends, log_weights)
     else:
-        found = audited_draws.of_scores(audited, names, logp, score, every, generator)
-    passes = len(logp) + found.asked
-    other = other_models.of_drift(audited, score, found.signs) or other
-    if not other:
-        farthest = audited.farthest()
-        passes += len(farthest)
-        other = other_models.of_overlooked(farthest, logp)
+        found = audited_draws.of_scores(audited, names, look, every, generator)
+    passes = len(look.logp) + found.asked
+    other = other_models.of_drift(audited, look, found.signs) or other
+    other = other or other_models.of_overlooked(look)
     unreached = 0.0, ""
     if not other:
         unreached, asked = audited.unreached(every)
@@ -203,7 +199,7 @@ def audit(
     judged = dict.fromkeys([*(rv.name for rv in model.free_RVs), *names])
     mixed = mixing(posterior[list(judged)], found.signs)
     return Audit(
-        table, kind, tuple(mixed), found.k_hat, found.ess, found.p_value, len(logp), passes,
+        table, kind, tuple(mixed), found.k_hat, found.ess, found.p_value, len(look.usual), passes,
         seconds, other, found.edges, unreached, audited.counted,
     )  # fmt: skip
 

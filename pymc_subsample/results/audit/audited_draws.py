@@ -11,6 +11,7 @@ import xarray as xr
 
 from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.beyond_draws import beyond
+from pymc_subsample.diagnostics.look import Look, log_posteriors, look_at
 from pymc_subsample.diagnostics.reading_draws import (
     columns,
     farthest_thetas,
@@ -18,7 +19,7 @@ from pymc_subsample.diagnostics.reading_draws import (
     spread,
     to_theta,
 )
-from pymc_subsample.diagnostics.scores import KNOWN, by_scores, covariance_of, log_posteriors
+from pymc_subsample.diagnostics.scores import KNOWN, by_scores, covariance_of
 from pymc_subsample.diagnostics.stein_boundaries import (
     ManyLinesError,
     edges_near,
@@ -70,10 +71,10 @@ class AuditedDraws:
         some = spread(self.posterior.sizes["draw"], self.posterior.sizes["chain"], _MOST_DRAWS)
         return to_theta(self.model, self.tall, self.posterior.isel(draw=some), _SAID)
 
-    def farthest(self) -> np.ndarray:
-        """Log posterior at the draws that are farthest in single elements."""
+    def look(self) -> Look:
+        """Look at all rows at the audited draws, and at the farthest in single elements."""
         far = farthest_thetas(self.model, self.tall, self.posterior, _FARTHEST)
-        return log_posteriors(self.expansion, far)[0] if len(far) else np.zeros(0)
+        return look_at(self.expansion, self.flat, far)
 
     def unreached(self, every: np.ndarray) -> tuple[tuple[float, str], int]:
         """Return `Audit.unreached`, what is beyond the farthest draws, and passes taken."""
@@ -144,9 +145,7 @@ class Corrected(NamedTuple):
     asked: int = 0
 
 
-def of_weights(
-    draws: AuditedDraws, stats: xr.Dataset, logp: np.ndarray
-) -> tuple[Corrected, np.ndarray]:
+def of_weights(draws: AuditedDraws, stats: xr.Dataset, look: Look) -> tuple[Corrected, np.ndarray]:
     """Correct moments by importance weights, from the estimates that a run recorded.
 
     Also returns the weights' logarithms, shape (chain, k).
@@ -156,7 +155,7 @@ def of_weights(
     if not np.all(np.isfinite(lp)):
         raise ValueError("pms.audit: sample_stats['lp'] is not finite at some draws.")
     signs = sign if sign is not None and np.any(sign < 0) else None
-    log_weights = logp.reshape(draws.thetas.shape[:2]) - lp
+    log_weights = look.logp[: len(look.usual)].reshape(draws.thetas.shape[:2]) - lp
     raw, found, k_hat, ess = by_weights(log_weights, draws.values, draws.at, sign)
     return Corrected(raw, found, k_hat, ess, signs), log_weights
 
@@ -170,28 +169,27 @@ def require_scores(draws: AuditedDraws) -> None:
 def of_scores(
     draws: AuditedDraws,
     names: Sequence[str],
-    logp: np.ndarray,
-    score: np.ndarray,
+    look: Look,
     every: np.ndarray,
     generator: np.random.Generator,
 ) -> Corrected:
-    """Correct moments of variables `names` by gradients of the log posterior, (chain * k, d)."""
-    if not np.all(np.isfinite(score)):
+    """Correct moments of variables `names` by gradients of the log posterior."""
+    if not np.all(np.isfinite(look.score)):
         raise ValueError(
             "pms.audit: the gradient of the log posterior is not finite at some draws."
         )
     raw, expansion, near = plain_moments(draws.values), draws.expansion, draws.flat
-    read, look = reader(draws.model, draws.tall, names), generator.spawn(1)[0]
-    rows_end, asked = _ended_by_rows(draws, logp, every, look)
+    read, steps = reader(draws.model, draws.tall, names), generator.spawn(1)[0]
+    rows_end, asked = _ended_by_rows(draws, look.logp, every, steps)
     asked += 1  # gradients
     if rows_end:
         return Corrected(raw, unknown_moments(raw), edges="rows", asked=asked)
-    beside = partial(edges_near, prior_of(expansion), near, rng=look)
+    beside = partial(edges_near, prior_of(expansion), near, rng=steps)
     n_draws = draws.values.shape[0] * draws.values.shape[1]
     try:
         found, p_value, cut = by_scores(
-            expansion, draws.thetas, score.reshape(draws.thetas.shape), every, raw, n_draws, read,
-            generator, beside,
+            expansion, draws.thetas, look.score.reshape(draws.thetas.shape), every, raw, n_draws,
+            read, generator, beside,
         )  # fmt: skip
     except ManyLinesError:
         return Corrected(raw, unknown_moments(raw), edges="many", asked=asked)

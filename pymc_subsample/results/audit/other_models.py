@@ -6,11 +6,11 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
+from pymc_subsample.diagnostics.chain_ends import ChainEnd
 from pymc_subsample.diagnostics.checks import TEMPERATURE
 from pymc_subsample.diagnostics.drift import drift_of_scores
+from pymc_subsample.diagnostics.look import Look, log_posteriors
 from pymc_subsample.diagnostics.overlooked_rows import depth, how_deep
-from pymc_subsample.diagnostics.scores import log_posteriors
-from pymc_subsample.diagnostics.verdicts import Verdict
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 from pymc_subsample.model.bambi import may_be_moved, of_intercepts, refuse_intercept
 from pymc_subsample.model.support import impossible
@@ -22,12 +22,13 @@ _SAID = "pms.audit"
 _OTHER = 100.0
 
 
-def refuse_impossible(draws: AuditedDraws, logp: np.ndarray) -> None:
+def refuse_impossible(draws: AuditedDraws, look: Look) -> None:
     """Refuse draws at which the log posterior is not finite, by what makes it so.
 
     And Bambi's intercepts that are not the model's.
     """
     moved = may_be_moved(draws.model, draws.posterior)
+    logp = look.logp[: len(look.usual)]
     if not np.all(np.isfinite(logp)):
         _refuse_infinite(draws, logp, of_intercepts(draws.model) if moved else "")
     _refuse_moved(draws, moved)
@@ -71,10 +72,10 @@ def _refuse_moved(draws: AuditedDraws, names: list[str]) -> None:
         refuse_intercept(name, sd[at], partial(heights, at), _SAID)
 
 
-def of_drift(draws: AuditedDraws, score: np.ndarray, signs: np.ndarray | None) -> str:
-    """Say so where gradients at draws, shape (chain * k, d), all point elsewhere."""
+def of_drift(draws: AuditedDraws, look: Look, signs: np.ndarray | None) -> str:
+    """Say so where gradients at the audited draws all point elsewhere."""
     weights = None if signs is None else signs[:, draws.at].ravel() / signs.mean()
-    drift = drift_of_scores(draws.flat, score, weights)
+    drift = drift_of_scores(look.usual, look.score, weights)
     if not drift.is_large:
         return ""
     return (
@@ -84,7 +85,7 @@ def of_drift(draws: AuditedDraws, score: np.ndarray, signs: np.ndarray | None) -
     )
 
 
-def of_other_estimates(stats: xr.Dataset, ends: Iterable[Verdict], log_weights: np.ndarray) -> str:
+def of_other_estimates(stats: xr.Dataset, ends: Iterable[ChainEnd], log_weights: np.ndarray) -> str:
     """Say so where a run estimated something else, by the noise that its estimates have."""
     tempered = any(end.values.get(TEMPERATURE.name, 1.0) != 1.0 for end in ends)
     if "loglik_variance" not in stats or tempered:
@@ -100,9 +101,9 @@ def of_other_estimates(stats: xr.Dataset, ends: Iterable[Verdict], log_weights: 
     )
 
 
-def of_overlooked(farthest: np.ndarray, logp: np.ndarray) -> str:
+def of_overlooked(look: Look) -> str:
     """Say so where all rows make single draws all but impossible."""
-    if not (deep := depth(np.append(logp, farthest), logp)) > 1:
+    if not (deep := depth(look.logp, look.logp[: len(look.usual)])) > 1:
         return ""
     return (
         "All rows make some of the draws all but impossible: their log density is "

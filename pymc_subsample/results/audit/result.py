@@ -7,8 +7,8 @@ import numpy as np
 import xarray as xr
 from scipy.stats import t
 
-from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND, Rule
-from pymc_subsample.diagnostics.findings import Finding, as_html, judged, lines, tiered, worst
+from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND, Finding, Rule
+from pymc_subsample.diagnostics.findings import as_html, lines, said, tiered, worst
 from pymc_subsample.diagnostics.integrals import worded
 from pymc_subsample.diagnostics.mixing import FALSE_ALARMS
 from pymc_subsample.diagnostics.scores import BLOCKS
@@ -77,6 +77,19 @@ UNREACHED = Rule(
 _UNLIKE = "The draws are not from the posterior: see bias and sd_error, and stricter settings."
 P_VALUE = Rule("p_value", "audit: p-value of the draws", 0.001, _UNLIKE, at_least=True)
 P_VALUE_DOUBT = Rule("p_value", P_VALUE.title, 0.01, _UNLIKE, severity="warn", at_least=True)
+EDGES = Rule(
+    "edges",
+    "audit: whether means and sds are right, beside an edge",
+    np.nan,
+    _BY_ROWS,
+    severity="warn",
+)
+OTHER = Rule(
+    "other",
+    "audit: whether draws are of this model",
+    np.nan,
+    "Pass the model and the data that were sampled.",
+)
 # Errors that say nothing of one number, and degrees of freedom of an error. A choice: three
 # standard errors are exceeded once in 370 numbers.
 _ERRORS, _FREEDOM = 3.0, BLOCKS - 1
@@ -251,21 +264,20 @@ def _judged(audit: Audit) -> list[Finding]:
         bound = good_k(audit.n_draws)
         doubt = replace(K_HAT, bound=bound, remedy=_MORE_DRAWS, severity="warn")
         if even >= _EVEN and np.isfinite(audit.k_hat):
-            findings.append(judged(K_HAT, "pass", audit.k_hat))
+            findings.append(said(Finding(K_HAT, audit.k_hat, True)))
         elif even >= _NEARLY_EVEN and bound < audit.k_hat < 1:  # from there on there is no mean
-            findings.append(judged(doubt, "warn", audit.k_hat))
+            findings.append(doubt.check(audit.k_hat, ""))
         else:
             findings.append(tiered(K_HAT, doubt, audit.k_hat))
     unjudged = _UNJUDGED.get(audit.edges)
     if unjudged:
-        title = "audit: whether means and sds are right, beside an edge"
-        findings.append(Finding("edges", title, "warn", np.nan, np.nan, False, unjudged))
+        findings.append(EDGES.check(np.nan, unjudged))
     scored = audit.kind == "score" and not unjudged
     numbers = () if unjudged else ((BIAS, "bias"), (SD_ERROR, "sd_error"))
     for rule, number in numbers:
         size, error = np.abs(audit.table[number].values), audit.table[f"{number}_mcse"].values
         if not np.all(np.isfinite(error)):
-            findings.append(judged(rule, "warn", np.nan, _UNKNOWN))
+            findings.append(replace(rule, severity="warn").check(np.nan, _UNKNOWN))
             continue
         rule = rule if audit.kind == "weights" else replace(rule, remedy=_TOWARDS)
         sure = beyond_error(size, error, rule.bound)
@@ -275,13 +287,12 @@ def _judged(audit: Audit) -> list[Finding]:
     stretch, element = audit.unreached
     findings.append(tiered(UNREACHED, UNREACHED, stretch, element))
     if scored:
-        unknown = judged(P_VALUE_DOUBT, "warn", np.nan, _NO_P_VALUE)
+        unknown = P_VALUE_DOUBT.check(np.nan, _NO_P_VALUE)
         known = not np.isnan(audit.p_value)
         findings.append(tiered(P_VALUE, P_VALUE_DOUBT, audit.p_value) if known else unknown)
     if audit.other:
         if not any(found.status == "fail" for found in findings):
-            title = "audit: whether draws are of this model"
-            findings.insert(0, Finding("other", title, "fail", np.nan, np.nan, False, audit.other))
+            findings.insert(0, OTHER.check(np.nan, audit.other))
         off = [k for k, found in enumerate(findings) if found.status != "pass"]
         for k in off:
             advice = audit.other if k == off[0] else _ABOVE

@@ -7,7 +7,8 @@ import numpy as np
 import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
-from pymc_subsample.diagnostics.findings import COLOURS, Finding
+from pymc_subsample.diagnostics.checks import Finding
+from pymc_subsample.diagnostics.findings import COLOURS
 from pymc_subsample.results.audit.result import Audit
 from pymc_subsample.results.plots.figures import GREY, bars, collection, decorate, picture
 from pymc_subsample.results.plots.subsamples import draw_traces, traces

@@ -9,7 +9,7 @@ from pymc_subsample.diagnostics.checks import (
     ACCEPTED,
     MODES,
     TEMPERATURE,
-    Check,
+    Finding,
     Rule,
     check_accepted,
     check_temperature,
@@ -116,7 +116,7 @@ def _excess(
 
 def check_lights(
     record: LightRecord, found: Brightness, *, temperature: float, n_rows: int, saving: str
-) -> list[Check]:
+) -> list[Finding]:
     """Check one chain; `saving` says what makes it read fewer rows, as a sentence."""
     draws = max(record.done, 1)
     share, bright = record.share / draws, record.bright / draws

@@ -22,7 +22,7 @@ from pymc_subsample.chain.shared_arguments import SharedTransitions
 from pymc_subsample.chain.tuning import ProposalTuning
 from pymc_subsample.compiled.functions import address_of, building_graphs
 from pymc_subsample.diagnostics import checks
-from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.checks import Finding
 from pymc_subsample.diagnostics.record import most_thinned
 from pymc_subsample.expansion import Expansion, expand
 from pymc_subsample.expansion.factors import scaled
@@ -216,7 +216,7 @@ def _watch(step: "FireflyMC", thetas: np.ndarray, infos: dict[str, np.ndarray]) 
     step.record.add_lights(infos)
 
 
-def _check(step: "FireflyMC") -> list[Check]:
+def _check(step: "FireflyMC") -> list[Finding]:
     found = brightness(step.expansion, step.reference, moves.pilots(step), step.temperature)
     return check_lights(
         step.record, found, temperature=step.temperature, n_rows=step.n_rows,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pymc_subsample.diagnostics.checks import SHIFT_BOUND, Check, Rule, amount, sentence
+from pymc_subsample.diagnostics.checks import SHIFT_BOUND, Finding, Rule, amount, sentence
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.samplers.minibatch.checks import TAIL_BOUND
 
@@ -42,7 +42,7 @@ def memory(record: MoveRecord, active: np.ndarray, sweeps: int) -> float:
 
 def check_updates(
     record: MoveRecord, errors: "ConditionalErrors", sweeps: float, remedies: list[str]
-) -> list[Check]:
+) -> list[Finding]:
     """Check one chain that decides by a test; `remedies` make that more accurate.
 
     It adds up moves of so many `sweeps`.

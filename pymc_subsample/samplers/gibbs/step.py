@@ -15,7 +15,7 @@ from pymc_subsample.chain.model_compilation import attach
 from pymc_subsample.chain.progress import doing
 from pymc_subsample.chain.shared_arguments import StepArguments
 from pymc_subsample.compiled.functions import Compiled, address_of
-from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.checks import Finding
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.model import TallModelError
 from pymc_subsample.samplers.gibbs import kernel as kernel
@@ -112,7 +112,7 @@ def _watch(step: "AusterityGibbs", thetas: np.ndarray, infos: dict[str, np.ndarr
     step.record.add(thetas, infos["flips"], share)
 
 
-def _check(step: "AusterityGibbs") -> list[Check]:
+def _check(step: "AusterityGibbs") -> list[Finding]:
     level = _level(step)
     if level == 0 or step.n_touching.max() <= step.batch_size:
         return []  # exact

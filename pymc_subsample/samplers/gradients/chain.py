@@ -11,7 +11,7 @@ from pymc_subsample.chain import arguments, points
 from pymc_subsample.chain.guards import row_numbers
 from pymc_subsample.chain.method import Method, ReferredState, divergences
 from pymc_subsample.compiled.functions import address_of
-from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.checks import Finding
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.expansion.factors import stretched
 from pymc_subsample.expansion.reference import summed
@@ -187,7 +187,7 @@ def _integrate(
 # After tuning
 
 
-def _check(step: "SGMCMC") -> list[Check]:
+def _check(step: "SGMCMC") -> list[Finding]:
     factor, record, at_reference = step.metric_factor, step.record, step.steps.precision
     curvature = step.steps.curvature
     scale = own_metric(step, np.maximum(step.integrator_state, 0.0) * step.n_rows**2)

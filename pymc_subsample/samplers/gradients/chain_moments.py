@@ -3,6 +3,7 @@
 import numpy as np
 from scipy.special import stdtrit
 
+from pymc_subsample.diagnostics.look import Look
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.scores import (
     SMALLEST,
@@ -10,7 +11,7 @@ from pymc_subsample.diagnostics.scores import (
     covariance_of,
     moment_series,
 )
-from pymc_subsample.samplers.gradients.draw_gradients import DrawnGradients
+from pymc_subsample.samplers.gradients.draw_gradients import REGRESSED
 
 # Of a chain's measured errors, all directions together. A choice: one chain in a thousand.
 ERROR_RATE = 0.001
@@ -28,20 +29,21 @@ _LOST = 1e-6
 def moment_errors(
     record: StepRecord,
     active: np.ndarray,
-    pilot: DrawnGradients,
+    look: Look,
     known: np.ndarray | None,
     trusted: bool,
 ) -> tuple[float, float]:
     """Least errors of a standard deviation and a mean by Stein's identities; see `scores`.
 
-    `known` is a guess of the posterior's covariance, which is `trusted` more than that of draws.
+    The look is of elements `active`. `known` is a guess of the posterior's covariance, which is
+    `trusted` more than that of draws.
     """
     size, draws = len(active), np.array(record.thinned)[:, active]
     own, dense = covariance_of(draws, KNOWN * size), len(draws) > KNOWN * size
     guesses = [own] if known is None else [known, own]
-    if pilot.regressed:
+    if len(look.usual) >= REGRESSED:
         # A regression hides an error that other directions drown; a full step, one that is alone.
-        best = best_covariance(pilot.theta, pilot.score, guesses)
+        best = best_covariance(look.usual, look.score, guesses)
         tried = [(best, True), (own, False)]
     else:
         tried = [(guesses[0] if trusted or not dense else own, False)]
@@ -53,7 +55,7 @@ def moment_errors(
     noise = _monte_carlo_errors(record, active, rate / (4 * size))
     errors = [
         _errors(
-            record, active, pilot, guess, regressed, excess * (guess is own and dense), noise, rate
+            record, active, look, guess, regressed, excess * (guess is own and dense), noise, rate
         )
         for guess, regressed in tried
     ]
@@ -64,7 +66,7 @@ def moment_errors(
 def _errors(
     record: StepRecord,
     active: np.ndarray,
-    pilot: DrawnGradients,
+    look: Look,
     covariance: np.ndarray,
     regressed: bool,
     excess: float,
@@ -78,7 +80,7 @@ def _errors(
     together.
     """
     guess = np.diag(covariance)
-    means, variances = moment_series(pilot.theta, pilot.score @ covariance, guess, regressed)
+    means, variances = moment_series(look.usual, look.score @ covariance, guess, regressed)
     scale = np.sqrt(np.maximum(variances.mean(axis=0), SMALLEST * guess))
     mean, sd = record.mean[active], np.sqrt(record.variance[active])
     freedom = len(means) - 1 - regressed

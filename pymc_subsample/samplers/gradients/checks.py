@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample.diagnostics import array_stats, checks
-from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
+from pymc_subsample.diagnostics.checks import MODES, Finding, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
+from pymc_subsample.diagnostics.look import Look, evenly_spread
 from pymc_subsample.diagnostics.overlooked_rows import OVERLOOKED, check_overlooked
 from pymc_subsample.diagnostics.record import StepRecord
-from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.diagnostics.stein_boundaries import jumps_near, prior_of
 from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.expansion import Expansion
@@ -22,10 +22,9 @@ from pymc_subsample.samplers.gradients.chain_moments import (
     moment_errors,
 )
 from pymc_subsample.samplers.gradients.draw_gradients import (
-    DrawnGradients,
-    evaluated,
     least_curvature,
     least_mean_error,
+    looked,
 )
 from pymc_subsample.samplers.gradients.integrators import Integrator
 from pymc_subsample.samplers.gradients.stationary import sd_error, spectrum, variances
@@ -103,7 +102,7 @@ class Dynamics:
 @np.errstate(all="ignore")  # of chains that left all bounds
 def check_steps(
     record: StepRecord, dynamics: Dynamics, expansion: Expansion, remedies: list[str]
-) -> list[Check]:
+) -> list[Finding]:
     """Check one chain; `remedies` make its gradients less noisy."""
     active = dynamics.active
     h = record.step_size / record.done
@@ -121,20 +120,18 @@ def check_steps(
     smaller = ["use a smaller step_size"]
     if dynamics.temperature > 0:
         exact = dynamics.temperature == 1.0 and len(active) <= MAX_DENSE
-        pilot = evaluated(record, active, expansion) if exact else None
-        predicted, temperature = _predicted(record, dynamics, pilot, smaller, remedies)
+        look = looked(record, active, expansion) if exact else None
+        gradients = None if look is None else look.along(active)
+        predicted, temperature = _predicted(record, dynamics, gradients, smaller, remedies)
         found += predicted
         causes = [*smaller, *remedies]
-        if all(check.passed for check in predicted):
+        if all(x.passed for x in predicted):
             causes = ["tune and sample for longer", *remedies]
-        if pilot is not None:
-            found += _measured(record, dynamics, pilot, causes)
-            draws = np.array(record.thinned)
-            found += check_overlooked(
-                lambda thetas: log_posteriors(expansion, thetas)[0], expansion.n_rows, draws, active
-            )
+        if gradients is not None:
+            found += _measured(record, dynamics, gradients, causes)
+            found += check_overlooked(look)
         found += _heat(record, temperature, [*smaller, *remedies])
-        seen = {check.rule.name for check in found} & {NOISE.name, STRETCH.name}
+        seen = {x.name for x in found} & {NOISE.name, STRETCH.name}
         if len(active) > MAX_DENSE:
             unmeasured = UNMEASURED.check(
                 1.0,
@@ -142,7 +139,9 @@ def check_steps(
                 "say whether means and standard deviations are right: what is predicted holds "
                 f"around the reference alone. {UNMEASURED.remedy}",
             )
-        elif jump := jumps_near(prior_of(expansion), _some(record), active):
+        elif jump := jumps_near(
+            prior_of(expansion), evenly_spread(np.array(record.thinned), _LOOKED_AT), active
+        ):
             unmeasured = UNMEASURED.check(
                 1.0,
                 f"A prior or a potential jumps by {amount(jump)} beside the draws (a switch, a "
@@ -161,19 +160,13 @@ def check_steps(
     return [*found, checks.check_temperature(dynamics.temperature, TEMPERATURE, instead)]
 
 
-def _some(record: StepRecord) -> np.ndarray:
-    """Return some of the draws that were kept, evenly spread, shape (k, d)."""
-    draws = np.array(record.thinned)
-    return draws[np.linspace(0, len(draws) - 1, min(_LOOKED_AT, len(draws))).astype(int)]
-
-
 def _predicted(
     record: StepRecord,
     dynamics: Dynamics,
-    pilot: DrawnGradients | None,
+    look: Look | None,
     smaller: list[str],
     remedies: list[str],
-) -> tuple[list[Check], float]:
+) -> tuple[list[Finding], float]:
     """Errors of sds by step size and noise of gradients, and the kinetic temperature without it."""
     h, noise = record.step_size / record.done, dynamics.held * record.noise / record.done
     active = dynamics.active
@@ -197,12 +190,10 @@ def _predicted(
     temperature = float(np.mean(momentum))
     more = max(both - step, 0.0)
     moved = 0.0
-    if pilot is not None:
+    if look is not None:
         level, factor = ERROR_RATE / (2 * len(active)), dynamics.factor
-        z = whiten(factor, pilot.theta.T).T
-        scores = (
-            pilot.scores * factor[0] if kind(factor) is Kind.DIAGONAL else pilot.scores @ factor
-        )
+        z = whiten(factor, look.usual.T).T
+        scores = look.scores * factor[0] if kind(factor) is Kind.DIAGONAL else look.scores @ factor
         if directions is not None:
             z, scores = z @ directions, scores @ directions
         met = least_curvature(z, scores, level)
@@ -210,7 +201,7 @@ def _predicted(
             position, _ = variances(*shared, met, np.zeros_like(met))
             step = max(step, float(np.abs(sd_error(position, 1.0, met)).max()))
         if not dynamics.integrator.has_momenta:
-            moved = least_mean_error(pilot, scores, h, level)
+            moved = least_mean_error(look.usual, scores, h, level)
     wrong = f"makes a posterior standard deviation wrong by {_percent(step)}", f"{SD_BOUND:.0%}"
     if moved / MEAN_BOUND > step / SD_BOUND:
         wrong = f"moves a posterior mean by {amount(moved)} standard deviations", f"{MEAN_BOUND:g}"
@@ -244,10 +235,10 @@ def _precision(draws: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def _measured(
-    record: StepRecord, dynamics: Dynamics, pilot: DrawnGradients, remedies: list[str]
-) -> list[Check]:
+    record: StepRecord, dynamics: Dynamics, look: Look, remedies: list[str]
+) -> list[Finding]:
     """Errors of means and standard deviations by Stein's identities."""
-    worst, off = moment_errors(record, dynamics.active, pilot, *_covariance(dynamics))
+    worst, off = moment_errors(record, dynamics.active, look, *_covariance(dynamics))
     remedy = sentence([*remedies, "use pms.HMCECS"])
     return [
         STRETCH.check(
@@ -278,7 +269,7 @@ def _covariance(dynamics: Dynamics) -> tuple[np.ndarray | None, bool]:
     return factor[0][:, None] * np.linalg.pinv(precision, hermitian=True) * factor[0], False
 
 
-def _heat(record: StepRecord, temperature: float, remedies: list[str]) -> list[Check]:
+def _heat(record: StepRecord, temperature: float, remedies: list[str]) -> list[Finding]:
     """Kinetic temperature against that of the dynamics without noise of gradients."""
     found = np.array(record.temperatures)
     # Fewer than eight have no error that is known.

@@ -1,21 +1,21 @@
-"""Gradients of the log posterior at some of a chain's draws, and the curvature these have met."""
-
-from dataclasses import dataclass
+"""A look at draws of a chain of integration steps, and the curvature that gradients there met."""
 
 import numpy as np
 from scipy.special import stdtrit
 
 from pymc_subsample.compiled.process import one_thread
+from pymc_subsample.diagnostics.look import Look, evenly_spread, far_out, look_at, sums_at
 from pymc_subsample.diagnostics.record import StepRecord
-from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.reference import summed
+from pymc_subsample.kernels.control import control_sum
 
-# Rows that are read: all of them at each draw, or some at random, of all draws together. A choice
-# of time.
-_ROWS, _RANDOM_ROWS = 20_000_000, 4_000_000
-# Random rows that are read at a time: parts are in the order of the rows. A choice of memory.
-_PART = 2**16
+# Rows that are read: all of them at each usual draw, or some at random, of all these together, by
+# the order of the control variates. A choice of time: constant ones leave far more to read.
+_ROWS, _RANDOM_ROWS = 20_000_000, (4_000_000, 4_000_000, 1_000_000)
+# Numbers of random rows that are read at a time: parts are in the order of the rows. A choice of
+# memory: 32 MB.
+_PART = 2**22
 # Draws to read them at: as many as are independent of each other, or a few of any. A choice:
 # passes over the rows.
 _FEWEST, _DEPENDENT, _MOST = 20, 32, 200
@@ -24,83 +24,73 @@ _FEWEST, _DEPENDENT, _MOST = 20, 32, 200
 REGRESSED = 100
 
 
-@dataclass(frozen=True)
-class DrawnGradients:
-    """Draws and gradients there, of elements that move."""
-
-    theta: np.ndarray  # Shape (k, a).
-    scores: np.ndarray  # Shape (2, k, a): two independent estimates, or the same twice.
-
-    @property
-    def score(self) -> np.ndarray:
-        """Mean of the estimates, shape (k, a)."""
-        return self.scores.mean(axis=0)
-
-    @property
-    def regressed(self) -> bool:
-        """Whether there are enough draws for regressions."""
-        return len(self.theta) >= REGRESSED
-
-
-def evaluated(
-    record: StepRecord, active: np.ndarray, expansion: Expansion
-) -> DrawnGradients | None:
-    """Evaluate gradients at draws of a chain; None of too few draws."""
+def looked(record: StepRecord, active: np.ndarray, expansion: Expansion) -> Look | None:
+    """Look at draws of a chain; None of too few draws."""
     draws = np.array(record.thinned)
     if len(draws) < _FEWEST:
         return None
     _, sd_ess = record.effective(active)
     most = min(max(int(np.nanmin(sd_ess, initial=_MOST)), _DEPENDENT), len(draws))
     full = _ROWS // expansion.n_rows
-    count = min(most, max(full, REGRESSED))
-    chosen = draws[np.linspace(0, len(draws) - 1, count).astype(int)]
-    if count <= full:
-        scores = np.broadcast_to(log_posteriors(expansion, chosen)[1], (2, *chosen.shape))
-    else:
-        scores = estimated_scores(expansion, chosen, _RANDOM_ROWS // count)
-    return DrawnGradients(chosen[:, active], scores[:, :, active])
+    usual = evenly_spread(draws, min(most, max(full, REGRESSED)))
+    far = far_out(draws, active, expansion.n_rows)
+    if len(usual) <= full:
+        return look_at(expansion, usual, far)
+    return look_at_random(expansion, usual, far, _RANDOM_ROWS[expansion.order] // len(usual))
 
 
 @one_thread
-def estimated_scores(
-    expansion: Expansion, thetas: np.ndarray, size: int, seed: int = 0
-) -> np.ndarray:
-    r"""Two estimates of the gradient at each of some points theta, (k, d): shape (2, k, d).
+def look_at_random(
+    expansion: Expansion, usual: np.ndarray, far: np.ndarray, size: int, seed: int = 0
+) -> Look:
+    r"""Look at all rows at the farthest draws, (j, d), and at random ones at the usual, (k, d).
 
-    Each reads half of `size` rows of its own, drawn at random for every point. In phi, and without
-    the prior,
+    Each of the two estimates of a gradient reads half of `size` rows of its own, drawn at random
+    for every draw. In phi, and without the prior,
 
-    .. math:: \sum_{i=1}^n g_i(\bar\phi)
-        + \frac{n}{m} \sum_{i \in S} \bigl(g_i(\phi) - g_i(\bar\phi)\bigr)
+    .. math:: \sum_{i=1}^n g_i^*(\phi)
+        + \frac{n}{m} \sum_{i \in S} \bigl(g_i(\phi) - g_i^*(\phi)\bigr)
 
-    with that of the mean of the points as reference. They are unbiased, products of the two also of
-    products of gradients, and their errors are noise to `scores.moment_series`: near the mean a
-    share d / m of the variance of gradients, more in directions that few rows see.
+    where the control variates :math:`g_i^*` are those around the mean of the usual draws, of the
+    expansion's order, and constant if it has none. They are unbiased, products of the two also of
+    products of gradients, and their errors are noise to `scores.moment_series`: near the mean with
+    constant ones a share d / m of the variance of gradients, more in directions that few rows see.
+    Log-likelihoods, which say what is usual, follow from gradients by the trapezoid rule.
     """
-    reference = summed(expansion, thetas.mean(axis=0), None, 1.0, curved=False)
-    phis = [expansion.parameters(theta)[0] for theta in thetas]
-    m, k = size // 2, len(thetas)
+    order, n = expansion.order, expansion.n_rows
+    at = summed(expansion, usual.mean(axis=0), None, 1.0, curved=order == 2)
+    near, beyond = ([expansion.parameters(theta) for theta in x] for x in (usual, far))
+    m, k = size // 2, len(usual)
     rng = np.random.default_rng(seed)
-    rows = np.sort(rng.integers(expansion.n_rows, size=2 * k * m))
+    rows = np.sort(rng.integers(n, size=2 * k * m))
     owners = rng.permutation(np.repeat(np.arange(2 * k), m))
 
     def added(part: slice) -> np.ndarray:
-        order = np.argsort(owners[part], kind="stable")
-        batch = expansion.take(rows[part][order])
+        chosen = np.argsort(owners[part], kind="stable")
+        batch = expansion.take(rows[part][chosen])
+        expansion.anchor(at.center, batch)
         ends = np.cumsum(np.bincount(owners[part], minlength=2 * k))
         found = np.zeros((2 * k, expansion.phi_size))
-        for at, (first, last) in enumerate(zip(ends - np.diff(ends, prepend=0), ends, strict=True)):
+        for i, (first, last) in enumerate(zip(ends - np.diff(ends, prepend=0), ends, strict=True)):
             some = np.ascontiguousarray(batch[:, first:last])
-            for phi, sign in ((phis[at % k], 1.0), (reference.center, -1.0)):
-                found[at] += sign * expansion.totals([some], phi, curved=False)[1]
+            for phi, weight in ((near[i % k][0], n / m), (at.center, -n / m)):
+                expansion.gradient(phi, some, at.center, weight, found[i])
         return found
 
-    parts = [slice(i, i + _PART) for i in range(0, len(rows), _PART)]
+    each = max(_PART // expansion.width, 2 * k)
+    parts = [slice(i, i + each) for i in range(0, len(rows), each)]
     # bytes of two results
-    total = sum(expansion.workers.map(added, parts, 16 * k * expansion.phi_size))
-    slopes = reference.slope + expansion.n_rows / m * total
-    found = [expansion.pull_back(thetas[at % k], slope) for at, slope in enumerate(slopes)]
-    return np.array(found).reshape(2, k, -1)
+    slopes = sum(expansion.workers.map(added, parts, 16 * k * expansion.phi_size)).reshape(2, k, -1)
+    for i, (phi, _) in enumerate(near):
+        control = np.zeros(expansion.phi_size)
+        control_sum(phi, at.sums(max(order, 1)), at.level, control)
+        slopes[:, i] += control
+    moves = np.array([phi - at.center for phi, _ in near])
+    levels = at.level + np.sum(0.5 * (at.slope + slopes.mean(axis=0)) * moves, axis=1)
+    levels = np.concatenate([levels, sums_at(expansion, [phi for phi, _ in beyond])[0]])
+    prior = np.array([logprior for _, logprior in near + beyond])
+    scores = [[expansion.pull_back(*x) for x in zip(usual, half, strict=True)] for half in slopes]
+    return Look(usual, far, prior + levels, np.array(scores))
 
 
 def least_curvature(z: np.ndarray, scores: np.ndarray, level: float) -> np.ndarray:
@@ -121,20 +111,21 @@ def least_curvature(z: np.ndarray, scores: np.ndarray, level: float) -> np.ndarr
     return np.maximum(found + stdtrit(len(z) - 2, level) * left / mean, 0.0)
 
 
-def least_mean_error(pilot: DrawnGradients, scores: np.ndarray, h: float, level: float) -> float:
+def least_mean_error(thetas: np.ndarray, scores: np.ndarray, h: float, level: float) -> float:
     r"""Least error of a mean, in standard deviations, that the step size of overdamped steps makes.
 
     Without noise of gradients, such steps have to first order the invariant density
 
     .. math:: \pi_h \propto \pi \, \bigl(1 + \tfrac{h}{4} (2 \Delta \log \pi + |g|^2)\bigr)
 
-    in their metric, in which `scores` are; by parts, the mean of :math:`\theta_j` is off by
-    :math:`-h \, cov(\theta_j, |g|^2) / 4`. That is wrong at a `level` for each element.
+    in their metric, in which `scores`, (2, k, a), are those of draws theta, (k, a); by parts, the
+    mean of :math:`\theta_j` is off by :math:`-h \, cov(\theta_j, |g|^2) / 4`. That is wrong at a
+    `level` for each element.
     """
     scores = scores - scores.mean(axis=1, keepdims=True)
     square = np.sum(scores[0] * scores[1], axis=1)
-    sd = pilot.theta.std(axis=0)
-    z = (pilot.theta - pilot.theta.mean(axis=0)) / np.where(sd > 0, sd, np.inf)
+    sd = thetas.std(axis=0)
+    z = (thetas - thetas.mean(axis=0)) / np.where(sd > 0, sd, np.inf)
     series = -h / 4 * z * (square - square.mean())[:, None]
     error = -stdtrit(len(z) - 1, level) * series.std(axis=0) / np.sqrt(len(z))
     return float(np.max(np.abs(series.mean(axis=0)) - error, initial=0.0))

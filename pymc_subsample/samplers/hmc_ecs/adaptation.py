@@ -14,7 +14,9 @@ from pymc_subsample.chain.pm_sample import is_sampling
 from pymc_subsample.chain.sizing import all_rows, choose_always, choose_subsample, sized
 from pymc_subsample.chain.tuning import settled
 from pymc_subsample.diagnostics.checks import amount, excess
-from pymc_subsample.diagnostics.perturbation import errors_by_few, perturbation, standardised
+from pymc_subsample.diagnostics.estimate_errors import Estimator, errors_by_few, read_few
+from pymc_subsample.diagnostics.look import evenly_spread
+from pymc_subsample.diagnostics.perturbation import perturbation, standardised
 from pymc_subsample.diagnostics.record import most_thinned
 from pymc_subsample.expansion.estimators import VARIANCE_AIM, VARIANCE_BOUND, ResidualMoments
 from pymc_subsample.expansion.reference import reference_at
@@ -133,19 +135,26 @@ def _read_all(step: "HMCECS") -> None:
         step.start_at_reference = True
 
 
+def estimator(step: "HMCECS") -> Estimator:
+    """Return how a step estimates the log-likelihood now."""
+    return Estimator(
+        expansion=step.expansion,
+        reference=step.reference,
+        subsample_size=step.subsample_size,
+        temperature=step.temperature,
+        always=step.subsample.always,
+    )
+
+
 def measured_perturbation(step: "HMCECS") -> float:
     """Return errors of means and standard deviations at recent draws, over what is tolerable.
 
     By some thousands of random rows, as the check at the chain's end begins.
     """
     recent = step.tuning.recent()
-    many = min(len(recent), most_thinned(recent.shape[1]))
-    thetas = recent[np.linspace(0, len(recent) - 1, many).astype(int)]
-    shares = np.full(len(thetas), 1 / len(thetas))
-    errors = errors_by_few(
-        step.expansion, step.reference, thetas, shares, step.subsample_size,
-        step.temperature, step.subsample.always,
-    )  # fmt: skip
+    thetas = evenly_spread(recent, most_thinned(recent.shape[1]))
+    shares, by = np.full(len(thetas), 1 / len(thetas)), estimator(step)
+    errors = errors_by_few(by, read_few(by, thetas), shares)
     off = perturbation(errors.weights(), shares, standardised(thetas[:, step.active], shares))
     return excess(off.shift, off.stretch)
 

@@ -14,7 +14,7 @@ from pymc_subsample.chain.method import Method, ReferredState, as_nuts_says, div
 from pymc_subsample.chain.sizing import Choice
 from pymc_subsample.chain.tuning import Tuning, TuningState, extent
 from pymc_subsample.compiled.functions import address_of
-from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.checks import Finding
 from pymc_subsample.diagnostics.record import ChainRecord, without_crossings
 from pymc_subsample.expansion.estimators import ResidualMoments
 from pymc_subsample.kernels.dynamics import Moves, trajectory, tree
@@ -25,7 +25,7 @@ from pymc_subsample.kernels.estimates import (
     SubsampleEstimate,
 )
 from pymc_subsample.kernels.model import MINIBATCH
-from pymc_subsample.samplers.hmc_ecs.adaptation import Pace, adapt, forget
+from pymc_subsample.samplers.hmc_ecs.adaptation import Pace, adapt, estimator, forget
 from pymc_subsample.samplers.hmc_ecs.checks import Estimates, check_hmc
 from pymc_subsample.samplers.hmc_ecs.kernel import INFO, SubsampleArrays, transitions
 from pymc_subsample.samplers.hmc_ecs.subsample import Subsample, SubsampleState
@@ -141,18 +141,14 @@ def _watch(step: "HMCECS", thetas: np.ndarray, infos: dict[str, np.ndarray]) -> 
     step.record.add(thetas, infos)
 
 
-def _check(step: "HMCECS") -> list[Check]:
+def _check(step: "HMCECS") -> list[Finding]:
     signed = step.kind == BLOCK_POISSON
     estimates = Estimates(
-        expansion=step.expansion,
-        reference=step.reference,
+        estimator=estimator(step),
         active=step.active,
         predicted=step.moments,
         factor=step.home.factor,
-        subsample_size=step.subsample_size,
-        always=step.subsample.always,
         n_blocks=step.n_blocks,
-        temperature=step.temperature,
         given_reference=bool(step.given["reference"]),
         tune=step.tuning.total,
         began=step.began,

@@ -13,7 +13,7 @@ from pymc_subsample.diagnostics.checks import (
     SHIFT_BOUND,
     STRETCH_BOUND,
     TEMPERATURE,
-    Check,
+    Finding,
     Rule,
     amount,
     check_temperature,
@@ -22,21 +22,24 @@ from pymc_subsample.diagnostics.checks import (
     sentence,
 )
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
-from pymc_subsample.diagnostics.perturbation import (
+from pymc_subsample.diagnostics.estimate_errors import (
     SAMPLED,
-    DrawErrors,
-    EstimateErrors,
-    Perturbation,
+    Estimator,
     errors_by_all,
     errors_by_few,
     few,
+    read_few,
+)
+from pymc_subsample.diagnostics.perturbation import (
+    DrawErrors,
+    EstimateErrors,
+    Perturbation,
     perturbation,
     standardised,
     with_known_sd,
 )
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.diagnostics.tails import TAIL
-from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.block_poisson import log_variance
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND, ResidualMoments
 from pymc_subsample.expansion.factors import whiten
@@ -137,16 +140,12 @@ _AMPLE = 2.0
 class Estimates:
     """How a chain estimated the log-likelihood."""
 
-    expansion: Expansion
-    reference: Reference
+    estimator: Estimator
     active: np.ndarray  # Elements of theta that move, shape (a,).
     # Residual moments over all rows within the covariance whose factor is `factor`.
     predicted: ResidualMoments
     factor: np.ndarray
-    subsample_size: int
-    always: np.ndarray  # Rows that every estimate reads.
     n_blocks: int
-    temperature: float
     given_reference: bool  # Whether the user chose it.
     tune: int
     began: str = ""  # Where the chain started.
@@ -158,19 +157,16 @@ class Estimates:
     positive: Callable[[np.ndarray], np.ndarray] | None = None
 
 
-def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
+def check_hmc(record: ChainRecord, by: Estimates) -> list[Finding]:
     """Check one HMC-ECS chain; causes stand before their effects.
 
     A distant reference is reported where the user chose it, also if the other checks pass; one that
     was found, and a chain without tuning, only together with them.
     """
     record.fold()
-    expansion, reference, active, subsample_size = (
-        by.expansion,
-        by.reference,
-        by.active,
-        by.subsample_size,
-    )
+    estimator, active = by.estimator, by.active
+    expansion, reference = estimator.expansion, estimator.reference
+    subsample_size, temperature = estimator.subsample_size, estimator.temperature
     n, size, signed = record.done, len(active), by.kind == BLOCK_POISSON
     thetas, noise, shares = record.weighted()
     z = record.standardise(thetas, active)
@@ -183,16 +179,12 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
             return errors.average(partial(_noise_of_products, products)), Perturbation(0, 0, 0, 0)
         return errors.average(_noise), perturbation(errors.weights(), shares, z)
 
-    found = errors_by_few(
-        expansion, reference, thetas, shares, subsample_size, by.temperature, by.always
-    )
-    variance, off = look(found)
+    rows = read_few(estimator, thetas)
+    variance, off = look(errors_by_few(estimator, rows, shares))
     if expansion.n_rows > few(expansion):
         far = whiten(by.factor, (np.array(record.thinned) - reference.theta)[:, active].T)
-        noisy = np.max(by.predicted.variance(subsample_size, by.temperature))
-        biased = (
-            0.0 if signed else np.max(by.predicted.perturbation(subsample_size, by.temperature))
-        )
+        noisy = np.max(by.predicted.variance(subsample_size, temperature))
+        biased = 0.0 if signed else np.max(by.predicted.perturbation(subsample_size, temperature))
         clear = (
             variance < VARIANCE_BOUND / 2
             and excess(off.seen_shift, off.seen_stretch) < 0.5
@@ -200,11 +192,8 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
             and biased < SHIFT_BOUND
             and np.max(np.mean(far**2, axis=1)) < _PREDICTED
         )
-        found = errors_by_all(
-            expansion, reference, thetas, shares, noise, z, subsample_size, by.temperature,
-            by.always, sampled=0 if clear else SAMPLED,
-        )  # fmt: skip
-        variance, off = look(found)
+        sampled = 0 if clear else SAMPLED
+        variance, off = look(errors_by_all(estimator, rows, thetas, shares, noise, z, sampled))
     largest = expansion.n_rows // MINIBATCH * MINIBATCH if signed else expansion.n_rows
     more_rows = subsample_size < largest
     left = partial(remedies, subsample_size, largest, expansion.raisable, by.given_reference)
@@ -217,7 +206,7 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
     times = [_AMPLE * max(noisy, _MOST_NOISE * often) / VARIANCE_BOUND]
     times += [] if signed else [np.sqrt(_AMPLE * off_by)]
     advice = left(float(np.max(times)))
-    checks = [
+    findings = [
         _noise_check(noisy, often, sentence(advice)),
         _refresh_check(record, more_rows, by.n_blocks < subsample_size),
         *(
@@ -236,11 +225,11 @@ def check_hmc(record: ChainRecord, by: Estimates) -> list[Check]:
         ),
     ]
     if n > 2 * size:
-        harmless = not by.given_reference and all(check.passed for check in checks)
-        checks.insert(0, _distance_check(record, reference, active, harmless, by.given_reference))
-    checks += check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE))
-    tuning = check_tuning(by.tune, all(check.passed for check in checks), by.began)
-    return [tuning, *checks, check_temperature(by.temperature)]
+        harmless = not by.given_reference and all(x.passed for x in findings)
+        findings.insert(0, _distance_check(record, reference, active, harmless, by.given_reference))
+    findings += check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE))
+    tuning = check_tuning(by.tune, all(x.passed for x in findings), by.began)
+    return [tuning, *findings, check_temperature(temperature)]
 
 
 def _noise(errors: EstimateErrors) -> np.ndarray:
@@ -254,7 +243,7 @@ def _noise_of_products(products: float, errors: EstimateErrors) -> np.ndarray:
     return np.minimum(noise, _MOST_NOISE)
 
 
-def check_tuning(tune: int, healthy: bool, began: str) -> Check:
+def check_tuning(tune: int, healthy: bool, began: str) -> Finding:
     """Say so where a chain was not tuned, unless it is healthy otherwise.
 
     `began` says where it started, as "at initvals"; empty where that is not known.
@@ -277,7 +266,7 @@ def _noisiness(record: ChainRecord, measured: float) -> tuple[float, float]:
     return float(np.maximum(record.noise / n, measured)), record.excess / n
 
 
-def _noise_check(variance: float, often: float, advice: str) -> Check:
+def _noise_check(variance: float, often: float, advice: str) -> Finding:
     return NOISE.check(
         variance,
         f"The log-likelihood estimate is too noisy: its variance is {amount(variance)} on average "
@@ -288,7 +277,7 @@ def _noise_check(variance: float, often: float, advice: str) -> Check:
     )
 
 
-def _refresh_check(record: ChainRecord, more_rows: bool, more_blocks: bool) -> Check:
+def _refresh_check(record: ChainRecord, more_rows: bool, more_blocks: bool) -> Finding:
     accepted = record.subset_accepted / record.done
     advice = ["increase subsample_size"] if more_rows else []
     advice += ["increase n_blocks"] if more_blocks else []
@@ -302,7 +291,7 @@ def _refresh_check(record: ChainRecord, more_rows: bool, more_blocks: bool) -> C
 
 def _distance_check(
     record: ChainRecord, reference: Reference, active: np.ndarray, harmless: bool, given: bool
-) -> Check:
+) -> Finding:
     """Say whether the reference is distant, unless that is known to do no harm."""
     # A draw is about the root of their number away, and three more.
     distance, bound = record.distance(reference.theta, active), 3 + np.sqrt(len(active))
@@ -317,7 +306,7 @@ def _distance_check(
     )
 
 
-def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
+def _perturbation_check(shift: float, stretch: float, advice: str) -> Finding:
     value = excess(shift, stretch)
     off = (
         f"posterior means are off by about {shift:.2g} standard deviations (should be at most "
@@ -333,7 +322,7 @@ def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
     )
 
 
-def _sign_checks(record: ChainRecord, more_rows: bool, exact: list[str]) -> list[Check]:
+def _sign_checks(record: ChainRecord, more_rows: bool, exact: list[str]) -> list[Finding]:
     negative = record.negative / record.done
     left = (1 - 2 * negative) ** 2
     return [
@@ -356,7 +345,7 @@ def _sign_checks(record: ChainRecord, more_rows: bool, exact: list[str]) -> list
 
 def _confined_check(
     record: ChainRecord, reference: Reference, active: np.ndarray, confined: np.ndarray | None
-) -> Check:
+) -> Finding:
     assert confined is not None
     z = whiten(confined, (np.array(record.thinned) - reference.theta)[:, active].T)
     share = float(np.mean((z**2).sum(axis=0) > chdtri(len(active), _RARE)))
@@ -373,7 +362,7 @@ def check_dynamics(
     active: np.ndarray,
     rules: tuple[Rule, Rule, Rule],
     target: float = TARGET_ACCEPT,
-) -> list[Check]:
+) -> list[Finding]:
     """Check trajectories by the rules of `dynamics_rules`; the last is for rates tuned to 0.8."""
     divergences, hidden, acceptance = rules
     least = acceptance.bound * min(target / TARGET_ACCEPT, 1.0)

@@ -10,7 +10,7 @@ from pymc_subsample.diagnostics.checks import (
     MODES,
     STRETCH_BOUND,
     TEMPERATURE,
-    Check,
+    Finding,
     Rule,
     amount,
     check_accepted,
@@ -71,7 +71,7 @@ def check_moves(
     temperature: float,
     cause: str,
     remedies: list[str],
-) -> list[Check]:
+) -> list[Finding]:
     """Check one chain.
 
     `errors` of its test, on proposals of its own, are None for an exact one; `exact` says that
@@ -102,7 +102,7 @@ def check_moves(
     ]
 
 
-def _bound_check(beyond: float) -> Check:
+def _bound_check(beyond: float) -> Finding:
     return BOUND.check(
         beyond,
         "The bound on the rows' terms is too small: on proposals of this chain the log-ratio of a "
@@ -112,7 +112,7 @@ def _bound_check(beyond: float) -> Check:
     )
 
 
-def _rise_check(rise: float, remedies: list[str]) -> Check:
+def _rise_check(rise: float, remedies: list[str]) -> Finding:
     if rise == np.inf:
         return RISE.check(
             rise,
@@ -129,7 +129,7 @@ def _rise_check(rise: float, remedies: list[str]) -> Check:
     )
 
 
-def _error_check(errors: "AcceptanceErrors", share: float, remedies: list[str]) -> Check:
+def _error_check(errors: "AcceptanceErrors", share: float, remedies: list[str]) -> Finding:
     stretch, sure = errors.stretch()
     value = max(errors.worst / ERROR_BOUND, abs(sure) / STRETCH_BOUND)
     tails = (

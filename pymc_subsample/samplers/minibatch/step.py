@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -27,9 +26,9 @@ from pymc_subsample.chain.proposals import require_size
 from pymc_subsample.chain.shared_arguments import shares
 from pymc_subsample.chain.sizing import Choice, choose, choose_always
 from pymc_subsample.compiled.functions import Compiled, address_of
-from pymc_subsample.diagnostics.checks import Check, amount, sentence
+from pymc_subsample.diagnostics.checks import Finding, amount, sentence
+from pymc_subsample.diagnostics.look import look_without_gradients
 from pymc_subsample.diagnostics.overlooked_rows import check_overlooked
-from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.expansion.estimators import VARIANCE_BOUND
 from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.kernels.estimates import PERTURBED
@@ -287,7 +286,7 @@ def _watch(step: Any, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
     step.record.add(thetas, infos["accepted"], share)
 
 
-def _check(step: Any) -> list[Check]:
+def _check(step: Any) -> list[Finding]:
     decision, told = step.decision, step.decision.exact(step)
     errors = None if told else _measured_errors(step)
     exact = []
@@ -303,10 +302,10 @@ def _check(step: Any) -> list[Check]:
         remedies=[*decision.remedies(step), *exact],
     )
     if errors is not None:
-        density = partial(log_densities, step.expansion, temperature=step.temperature)
         draws = np.array(step.record.thinned)
-        found += check_overlooked(density, step.n_rows, draws, step.active)
-    if errors is not None and all(check.passed for check in found):
+        look = look_without_gradients(step.expansion, draws, step.active, step.temperature)
+        found += check_overlooked(look)
+    if errors is not None and all(x.passed for x in found):
         decision.conclude(step, errors)
     return found
 

@@ -20,7 +20,7 @@ from pymc_subsample.chain.moves import given_factor, given_scale
 from pymc_subsample.chain.proposals import RandomWalk
 from pymc_subsample.chain.tuning import Tuning, TuningState, extent, settled
 from pymc_subsample.compiled.functions import address_of
-from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.checks import Finding
 from pymc_subsample.diagnostics.record import without_crossings
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.reference import reference_at
@@ -232,7 +232,7 @@ def _watch(step: "ScalableMH", thetas: np.ndarray, infos: dict[str, np.ndarray])
     step.record.add_decisions(infos)
 
 
-def _check(step: "ScalableMH") -> list[Check]:
+def _check(step: "ScalableMH") -> list[Finding]:
     return check_proposals(
         step.record,
         active=step.active,

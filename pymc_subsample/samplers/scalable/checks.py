@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.diagnostics.checks import MODES, TEMPERATURE, Check, Rule, check_temperature
+from pymc_subsample.diagnostics.checks import MODES, TEMPERATURE, Finding, Rule, check_temperature
 from pymc_subsample.diagnostics.record import ChainRecord, running
 from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.samplers.hmc_ecs.checks import (
@@ -94,7 +94,7 @@ def check_proposals(
     tune: int,
     began: str = "",
     target: float = TARGET_ACCEPT,
-) -> list[Check]:
+) -> list[Finding]:
     """Check one chain, whose step size was tuned to the acceptance rate `target`.
 
     `underrated` is the share of points around the reference where the surrogate is far too small.
@@ -102,7 +102,7 @@ def check_proposals(
     record.fold()
     share = record.rows / max(record.decisions, 1.0) / n_rows
     stay = record.longest / record.usual_stay
-    checks = [
+    findings = [
         *check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE), target),
         DECIDED.check(
             record.accepted,
@@ -132,5 +132,5 @@ def check_proposals(
             f"see. {READ.remedy}",
         ),
     ]
-    tuning = check_tuning(tune, all(check.passed for check in checks), began)
-    return [tuning, *checks, check_temperature(temperature)]
+    tuning = check_tuning(tune, all(x.passed for x in findings), began)
+    return [tuning, *findings, check_temperature(temperature)]

@@ -11,8 +11,8 @@ import xarray as xr
 from scipy.special import expit
 
 import pymc_subsample as pms
+from pymc_subsample.diagnostics.look import log_posteriors
 from pymc_subsample.diagnostics.reading_draws import columns, to_theta
-from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel
 from pymc_subsample.results.audit.result import Audit

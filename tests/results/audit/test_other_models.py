@@ -3,7 +3,7 @@
 import numpy as np
 import xarray as xr
 
-from pymc_subsample.diagnostics.verdicts import Verdict
+from pymc_subsample.diagnostics.chain_ends import ChainEnd
 from pymc_subsample.results.audit.other_models import of_other_estimates
 
 
@@ -15,7 +15,7 @@ def test_what_noise_makes_of_weights_is_not_taken_for_another_model():
         return xr.Dataset({"loglik_variance": (("chain", "draw"), np.full((2, 100), variance))})
 
     def at(temperature):
-        return [Verdict("HMCECS", "HMCECS", {"temperature": temperature}, (), 100)]
+        return [ChainEnd("HMCECS", "HMCECS", {"temperature": temperature}, (), 100)]
 
     for ends in (at(1.0), []):
         assert "estimates have one of 0.1" in of_other_estimates(stats(0.01), ends, noise)

@@ -13,8 +13,8 @@ import xarray as xr
 from exact_cases import regression_on_itself
 
 import pymc_subsample as pms
-from pymc_subsample.diagnostics.findings import Finding
-from pymc_subsample.diagnostics.verdicts import Verdict, as_group
+from pymc_subsample.diagnostics.chain_ends import ChainEnd, as_group
+from pymc_subsample.diagnostics.checks import Rule
 from pymc_subsample.results.advise.result import Option, duration
 from pymc_subsample.results.plots.report import reach
 from pymc_subsample.samplers.hmc_ecs.checks import RULES
@@ -326,7 +326,7 @@ def judged(failed=(), **numbers):
     last = {rule.name: rule.bound if rule.at_least or rule.equal else 0.0 for rule in RULES}
     last |= numbers
     idata, (chains, draws) = hmc(), SHAPE
-    ends = [[Verdict("HMCECS", "HMCECS", last, tuple(failed), draws)]] * chains
+    ends = [[ChainEnd("HMCECS", "HMCECS", last, tuple(failed), draws)]] * chains
     idata["checks"] = as_group(ends)
     return idata
 
@@ -387,7 +387,7 @@ def test_report_places_checks_between_pass_and_fail():
         (0.0, 0.0, {}, 0.0),
         (2.0, 0.0, {}, 1.0),
         (np.nan, 1.0, {}, 1.0),
-        (np.nan, 1.0, {"status": "pass"}, 0.0),
+        (np.nan, 1.0, {"passed": True}, 0.0),
         (400.0, 400.0, {"at_least": True}, 0.5),
         (100.0, 400.0, {"at_least": True}, 0.8),
         (0.0, 400.0, {"at_least": True}, 1.0),
@@ -398,8 +398,10 @@ def test_report_places_checks_between_pass_and_fail():
     ],
 )
 def test_half_the_way_is_the_bound(value, bound, more, expected):
-    given = {"name": "x", "title": "x", "status": "warn", "at_least": False, "advice": ""} | more
-    assert reach(Finding(value=value, bound=bound, **given)) == pytest.approx(expected)
+    given = {"name": "x", "title": "x", "remedy": ""} | more
+    passed = given.pop("passed", None)
+    rule = Rule(bound=bound, **given)
+    assert reach(rule.check(value, "", passed)) == pytest.approx(expected)
 
 
 # Advice

@@ -5,10 +5,10 @@ import pymc as pm
 import pytest
 from scipy.stats import binom
 
-from pymc_subsample.diagnostics.scores import log_posteriors
+from pymc_subsample.diagnostics.look import log_posteriors
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel
-from pymc_subsample.samplers.gradients.draw_gradients import estimated_scores, least_curvature
+from pymc_subsample.samplers.gradients.draw_gradients import least_curvature, look_at_random
 
 REPEATS = 400
 
@@ -29,7 +29,8 @@ def groups():
 def test_gradients_from_random_rows_are_unbiased_and_so_are_products(groups):
     thetas = np.random.default_rng(0).normal([0, 1, 1, 1, 1], 0.3, (6, 5))
     _, exact = log_posteriors(groups, thetas)
-    found = np.array([estimated_scores(groups, thetas, 100, seed) for seed in range(REPEATS)])
+    looks = [look_at_random(groups, thetas, thetas[:0], 100, seed) for seed in range(REPEATS)]
+    found = np.array([look.scores for look in looks])
     assert found.shape == (REPEATS, 2, *thetas.shape)
     for values, truth in (
         (found.mean(axis=1), exact),
@@ -41,10 +42,32 @@ def test_gradients_from_random_rows_are_unbiased_and_so_are_products(groups):
         np.testing.assert_array_less(np.abs(values.mean(axis=0) - truth), 5.5 * error + 1e-9)
 
 
+@pytest.mark.costly
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_what_random_rows_say_of_a_normal_is_right(order):
+    """Without noise by control variates of order 2; log densities at far draws by all rows."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(2, 300))
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1, shape=2)
+        pm.Normal("y", b[0] + b[1] * x, 1, observed=y)
+    normal = expand(TallModel(model), order)
+    thetas = rng.normal(0, 0.2, (6, 2))
+    logp, score = log_posteriors(normal, thetas)
+    looks = [look_at_random(normal, thetas[:4], thetas[4:], 40, k) for k in range(REPEATS)]
+    np.testing.assert_allclose([look.logp[4:] for look in looks], [logp[4:]] * REPEATS)
+    levels = np.array([look.logp[:4] for look in looks]) - logp[:4]
+    scores = np.array([look.scores[0] for look in looks]) - score[:4]
+    for error in (levels, scores):
+        noise = error.std(axis=0, ddof=1) / np.sqrt(REPEATS)
+        np.testing.assert_array_less(np.abs(error.mean(axis=0)), 5.5 * noise + 1e-9)
+        assert (np.max(np.abs(error)) < 1e-9) == (order == 2)
+
+
 def test_priors_are_not_estimated(groups):
     thetas = np.random.default_rng(0).normal([0, 1, 1, 1, 1], 0.3, (3, 5))
     _, exact = log_posteriors(groups, thetas)
-    found = estimated_scores(groups, thetas, 100)
+    found = look_at_random(groups, thetas, thetas[:0], 100).scores
     np.testing.assert_allclose(found[:, :, 0], [exact[:, 0]] * 2)
 
 

@@ -18,8 +18,8 @@ from scipy.stats import binom, t
 
 import pymc_subsample as pms
 from pymc_subsample import sgmcmc
+from pymc_subsample.diagnostics.chain_ends import in_result
 from pymc_subsample.diagnostics.record import StepRecord
-from pymc_subsample.diagnostics.verdicts import in_result
 from pymc_subsample.expansion import Expansion, expand
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.gradients import checks as stochastic
@@ -915,8 +915,8 @@ def told(theta, dynamics, expansion):
     record, ones = StepRecord(draws=len(theta)), np.ones(len(theta))
     stats = dict.fromkeys(("step_size", "kinetic_temperature"), ones)
     record.add(theta, stats | {"noise": np.ones_like(theta), "diverging": 0 * ones})
-    pilot = pilots.evaluated(record, dynamics.active, expansion)
-    checked = stochastic._measured(record, dynamics, pilot, ["look"])
+    look = pilots.looked(record, dynamics.active, expansion).along(dynamics.active)
+    checked = stochastic._measured(record, dynamics, look, ["look"])
     return {check.rule.name for check in checked if not check.passed}
 
 
@@ -940,7 +940,7 @@ def test_right_draws_of_twenty_directions_pass(measured):
 def test_random_rows_tell_the_same(measured, monkeypatch):
     """Where rows are too many to read all of them at a hundred draws: half of them, here."""
     monkeypatch.setattr(pilots, "_ROWS", 4000)
-    monkeypatch.setattr(pilots, "_RANDOM_ROWS", 60_000)
+    monkeypatch.setattr(pilots, "_RANDOM_ROWS", [60_000])
     alarms = sum(not measured(seed) for seed in range(20))
     assert alarms <= binom.isf(1e-5, 20, 1e-3)
     assert not any(measured(seed, stretch=3.0) for seed in range(3))
@@ -1020,7 +1020,7 @@ def test_gradients_of_one_row_are_told_by_their_draws():
 def test_very_wide_draws_are_found_in_many_rows(n, monkeypatch):
     """Their distance makes full steps from few of them as noisy as they are wrong."""
     monkeypatch.setattr(pilots, "_ROWS", 4 * n)
-    monkeypatch.setattr(pilots, "_RANDOM_ROWS", n)
+    monkeypatch.setattr(pilots, "_RANDOM_ROWS", [n])
     model, _, covariance, steepest = correlated(1, 0.0, n)
     step = sgmcmc.EWSG(
         model=model, step_size=0.05 / steepest, dynamics="overdamped", metric="identity",
@@ -1075,7 +1075,7 @@ def test_errors_of_means_by_the_step_size_are_those_of_long_chains(shape):
         z += h * (shape - np.exp(z)) / shape + np.sqrt(2 * h) * root * rng.normal(size=draws)
     gradient = (shape - np.exp(z)) * root
     scores = np.array([gradient[:, None]] * 2)
-    predicted = pilots.least_mean_error(pilots.DrawnGradients(z[:, None], scores), scores, h, 1e-3)
+    predicted = pilots.least_mean_error(z[:, None], scores, h, 1e-3)
     off = abs(z.mean() - digamma(shape)) / np.sqrt(polygamma(1, shape))
     # A mean is off by .0022 sds, a tenth of the error that is looked for; four of these.
     assert 0.6 < predicted / off < 1.4

@@ -11,7 +11,7 @@ from steps_of_all_kinds import TESTS
 
 import pymc_subsample as pms
 from pymc_subsample.compiled.functions import Compiled
-from pymc_subsample.diagnostics.verdicts import in_result
+from pymc_subsample.diagnostics.chain_ends import in_result
 from pymc_subsample.expansion import expand
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.minibatch.confidence import given_bound, local_bounds

@@ -1,4 +1,4 @@
-"""What the checks at a chain's end found: a group of a result, once for each chain.
+"""What rules found at the ends of chains: a group of a result, once for each chain.
 
 They travel with the warning of a chain's last draw, a statistic that PyMC leaves out of results,
 and become the group `GROUP` where PyMC turns traces into a result.
@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 from pymc.backends.base import MultiTrace
 
-from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.checks import Finding
 from pymc_subsample.expansion.modes import ModeSearch
 
 GROUP = "checks"
@@ -22,8 +22,8 @@ _NOT_MADE = -1
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the checks of one step found at the end of a chain."""
+class ChainEnd:
+    """What the rules of one step found at the end of a chain."""
 
     # The sampler, and its family, by whose rules these were.
     sampler: str
@@ -38,33 +38,33 @@ class Verdict:
 
 
 def found(
-    sampler: str, family: str, draws: int, checks: Sequence[Check], search: ModeSearch | None
-) -> Verdict:
-    """Return the verdict of some checks."""
-    looked_at = [check for check in checks if not (check.passed and np.isnan(check.value))]
-    return Verdict(
+    sampler: str, family: str, draws: int, findings: Sequence[Finding], search: ModeSearch | None
+) -> ChainEnd:
+    """Return what was found, without what could not be measured and does no harm."""
+    looked_at = [x for x in findings if not (x.passed and np.isnan(x.value))]
+    return ChainEnd(
         sampler,
         family,
-        {check.rule.name: float(check.value) for check in looked_at},
-        tuple(check.rule.name for check in looked_at if not check.passed),
+        {x.name: float(x.value) for x in looked_at},
+        tuple(x.name for x in looked_at if not x.passed),
         draws,
         0 if search is None else search.starts,
         0 if search is None else search.images,
     )
 
 
-def of_trace(trace: MultiTrace) -> list[list[Verdict]]:
-    """Return the verdicts on each chain of a trace; none if its last draw is not the chain's."""
+def of_trace(trace: MultiTrace) -> list[list[ChainEnd]]:
+    """Return the ends of each chain of a trace; none if its last draw is not the chain's."""
     if "warning" not in trace.stat_names or not len(trace):
         return []
     last = trace.get_sampler_stats("warning", burn=len(trace) - 1, combine=False, squeeze=False)
     extras = [[getattr(warning, "extra", None) for warning in np.ravel(one)] for one in last]
-    return [[extra for extra in one if isinstance(extra, Verdict)] for one in extras]
+    return [[extra for extra in one if isinstance(extra, ChainEnd)] for one in extras]
 
 
-def as_group(chains: Sequence[Sequence[Verdict]]) -> xr.Dataset:
-    """Return verdicts on chains as arrays over chains, steps and checks."""
-    names = list(dict.fromkeys(name for chain in chains for v in chain for name in v.values))
+def as_group(chains: Sequence[Sequence[ChainEnd]]) -> xr.Dataset:
+    """Return ends of chains as arrays over chains, steps and rules."""
+    names = list(dict.fromkeys(name for chain in chains for end in chain for name in end.values))
     shape = len(chains), max(map(len, chains))
     value = np.full((*shape, len(names)), np.nan)
     failed = np.full(value.shape, _NOT_MADE, dtype=np.int8)
@@ -72,12 +72,12 @@ def as_group(chains: Sequence[Sequence[Verdict]]) -> xr.Dataset:
     counts = {name: np.zeros(shape, dtype=np.int64) for name in ("draws", "searches", "images")}
     for at in np.ndindex(shape):
         if at[1] < len(chains[at[0]]):
-            verdict = chains[at[0]][at[1]]
+            end = chains[at[0]][at[1]]
             for k, name in enumerate(names):
-                if name in verdict.values:
-                    value[*at, k], failed[*at, k] = verdict.values[name], name in verdict.failed
+                if name in end.values:
+                    value[*at, k], failed[*at, k] = end.values[name], name in end.failed
             for kind, x in (said | counts).items():
-                x[at] = getattr(verdict, kind)
+                x[at] = getattr(end, kind)
     each, steps = ("chain", "step", "check"), ("chain", "step")
     of_steps = {name: (steps, x.astype(str)) for name, x in said.items()}
     of_steps |= {name: (steps, x) for name, x in counts.items()}
@@ -87,13 +87,13 @@ def as_group(chains: Sequence[Sequence[Verdict]]) -> xr.Dataset:
     )
 
 
-def in_result(idata: xr.DataTree) -> dict[Any, list[Verdict]]:
-    """Return the verdicts on each chain of a result, or of several that were put together."""
+def in_result(idata: xr.DataTree) -> dict[Any, list[ChainEnd]]:
+    """Return the ends of each chain of a result, or of several that were put together."""
     if GROUP not in idata.children:
         return {}
     group = idata[GROUP].to_dataset()
     others = [d for d in group.dims if d not in ("chain", "check")]
-    result: dict[Any, list[Verdict]] = {}
+    result: dict[Any, list[ChainEnd]] = {}
     for chain, label in enumerate(group["chain"].values):
         for at in np.ndindex(*(group.sizes[d] for d in others)):
             one = group.isel(dict(zip(others, at, strict=True)) | {"chain": chain})
@@ -102,9 +102,9 @@ def in_result(idata: xr.DataTree) -> dict[Any, list[Verdict]]:
     return result
 
 
-def _read(one: xr.Dataset) -> Verdict:
+def _read(one: xr.Dataset) -> ChainEnd:
     failed = dict(zip(one["check"].values.tolist(), one["failed"].values, strict=True))
-    return Verdict(
+    return ChainEnd(
         one["sampler"].item(),
         one["family"].item(),
         {name: float(one["value"].sel(check=name)) for name, how in failed.items() if how >= 0},
@@ -115,8 +115,8 @@ def _read(one: xr.Dataset) -> Verdict:
     )
 
 
-def with_verdicts(convert: Callable[..., xr.DataTree]) -> Callable[..., xr.DataTree]:
-    """Have a conversion of traces, `pm.to_inference_data`, put verdicts into its result."""
+def with_chain_ends(convert: Callable[..., xr.DataTree]) -> Callable[..., xr.DataTree]:
+    """Have a conversion of traces, `pm.to_inference_data`, put ends of chains into its result."""
 
     @wraps(convert)
     def converted(trace: Any = None, **given: Any) -> xr.DataTree:
