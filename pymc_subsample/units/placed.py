@@ -48,7 +48,7 @@ def read_by_places(
     values: Sequence[Variable],
     shortest: int,
 ) -> tuple[list[Variable], set[Variable]]:
-    """Let rows read by an index what is put among other values, in arrays of so many rows or more.
+    """Let rows read by an index what is put among other values, in arrays of so many elements or more.
 
     ``set_subtensor(base[where], x)`` becomes ``switch(places >= 0, x[places], base)``. `arrays`,
     the data of the placeholders, gains the places. Returned are the graphs, and which of the values
@@ -92,7 +92,7 @@ def read_by_places(
             if None in lengths:
                 return None
             ends = np.cumsum(lengths)
-            if node.op.axis % out.ndim or None in out.shape or ends[-1] < shortest:
+            if node.op.axis % out.ndim or None in out.shape or np.prod(out.shape) < shortest:
                 return None
             found = pt.zeros(out.shape, out.dtype)
             for part, end in zip(inputs, ends, strict=True):
@@ -102,7 +102,7 @@ def read_by_places(
                 found = read(places, part.astype(out.dtype), found)
             return [found]
         x, y = inputs[:2]
-        if None in x.type.shape or x.type.shape[0] < shortest:
+        if None in x.type.shape or np.prod(x.type.shape) < shortest:
             return None
         known = _places(node, inputs, arrays)
         return None if known is None else [read(known, y.astype(out.dtype), x)]
@@ -120,14 +120,17 @@ def _picked(
 
     None if an index does neither.
     """
-    x = inputs[0]
+    x, (entry, *others) = inputs[0], index_entries(node, inputs)
+    if any(_is_number(e) for e in others) and getattr(entry, "ndim", 0) == 1:
+        rows_of_all = x[entry]  # x[g, 0] is x[g][:, 0]
+        found = _picked(rows_of_all.owner, rows_of_all.owner.inputs, arrays, values)
+        return None if found is None else found[(slice(None), *others)]
     rows = _rows_of(node, inputs, arrays)
     if rows is None:
         return None
     if _is_put_together(x):
         with suppress(CoupledRows, TallModelError):
             return at_rows(x, rows, arrays, values)
-    entry = index_entries(node, inputs)[0]
     if not isinstance(entry, Variable) or entry.type.dtype != "bool":
         return None
     known = depends_on([x], values).isdisjoint([x])
@@ -167,6 +170,10 @@ def _rows_of(
     with suppress(IndexError):  # beyond the last row: refused where rows are read
         return rows[known]
     return None
+
+
+def _is_number(entry: slice | int | Variable) -> bool:
+    return not isinstance(entry, slice) and getattr(entry, "ndim", 0) == 0
 
 
 def _is_all(entry: object) -> bool:

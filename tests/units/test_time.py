@@ -117,6 +117,26 @@ def test_autoregressive_errors(write, centred):
     assert not looped
 
 
+@pytest.mark.parametrize("units", [3, 5, 8])
+def test_walks_may_be_fewer_than_their_times(units):
+    """Levels of the longer axis are times, and these depend on each other."""
+    y = np.random.default_rng(8).normal(size=(units, 5)).cumsum(axis=1)
+    with pm.Model() as model:
+        s = pm.HalfNormal("s")
+        start = pm.Normal.dist(0, 1)
+        w = pm.GaussianRandomWalk("w", 0, s, init_dist=start, steps=4, shape=(units, 5))
+        pm.Normal("y", w, 0.5, observed=y)
+    at = 1 + np.minimum(*np.indices((5, 5)) * 1.0)
+    logp = pms.marginalize(model, "w").compile_logp()
+    found, expected = [], []
+    for s in (0.5, 1.0, 2.0):
+        cov = 1 + s**2 * (at - 1) + 0.25 * np.eye(5)
+        prior = stats.halfnorm.logpdf(s) + np.log(s)
+        expected.append(prior + stats.multivariate_normal.logpdf(y, np.zeros(5), cov).sum())
+        found.append(logp({"s_log__": np.log(s)}))
+    np.testing.assert_allclose(found, expected, atol=0.02)
+
+
 @pytest.mark.parametrize("walk", [False, True])
 def test_levels_of_series(walk):
     """Constants of PyMC's AR, and drifts of its random walk: what is left is normal together."""
