@@ -15,17 +15,20 @@ from pymc_subsample.graph.concrete import concretize, rebuild
 from pymc_subsample.model.errors import CoupledRows
 from pymc_subsample.model.model_graphs import graph_of, model_of
 from pymc_subsample.model.parameter_checks import split_checks
-from pymc_subsample.model.set_terms import SetTerm, adds
+from pymc_subsample.model.set_axes import adds
+from pymc_subsample.model.set_terms import SetTerm
 from pymc_subsample.model.support import owner_of_check
 from pymc_subsample.model.terms import TermPart, parts_of
 
 
-def sets_side_by_side(model: pm.Model, *, apart: bool = True) -> pm.Model:
+def sets_side_by_side(
+    model: pm.Model, *, apart: bool = True, refused: dict[str, str] | None = None
+) -> pm.Model:
     """Return a model whose rows are sets of rows, where terms are functions of sums over sets.
 
     Such terms become potentials, one for each number of rows that sets are filled up to, or unless
     `apart` one with all sets in order, by the term's name. The model itself if there are none, or
-    if their rows depend on each other in other ways.
+    if their rows depend on each other in other ways: `refused` gains why, by the names of terms.
     """
     observed = {rv.name: rv for rv in model.observed_RVs}
     found = [
@@ -53,8 +56,10 @@ def sets_side_by_side(model: pm.Model, *, apart: bool = True) -> pm.Model:
         try:
             term = SetTerm(parts, checks, concrete.values, arrays, partial(owner_of_check, model))
             potentials |= term.potentials(name, apart)
-        except CoupledRows:
+        except CoupledRows as error:
             del terms[name]
+            if refused is not None:
+                refused[name] = error.refused_sets(name)
     if not terms:
         return model
     old, memo = graph_of(model)

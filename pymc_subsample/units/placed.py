@@ -48,7 +48,7 @@ def read_by_places(
     values: Sequence[Variable],
     shortest: int,
 ) -> tuple[list[Variable], set[Variable]]:
-    """Let rows read by an index what is put among other values, in arrays of so many elements or more.
+    """Let rows read by an index what is put among others, in arrays of so many elements or more.
 
     ``set_subtensor(base[where], x)`` becomes ``switch(places >= 0, x[places], base)``. `arrays`,
     the data of the placeholders, gains the places. Returned are the graphs, and which of the values
