@@ -67,9 +67,7 @@ class SetAxes:
                 known[n][index] = known[len(index)]
         for node, (index, n) in zip(nodes, added, strict=True):
             if n not in known or not np.array_equal(known[n][index], known[len(index)]):
-                raise CoupledRows(
-                    node, "sets of one index are not within those of another"
-                )
+                raise CoupledRows(node, "sets of one index are not within those of another")
         self.kinds = [known[n] for n in sorted(known, reverse=True)]
         self.set = self.kinds[0]
 

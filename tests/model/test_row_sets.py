@@ -9,6 +9,7 @@ from chains import QUIET
 
 import pymc_subsample as pms
 from pymc_subsample.model.row_sets import sets_side_by_side
+from pymc_subsample.model.set_terms import SetTerm
 
 SETS, PERSONS = 50, 9
 _rng = np.random.default_rng(0)
@@ -251,6 +252,15 @@ def crosses_sets(u):
 def test_why_sums_over_sets_are_not_followed_is_said_first(term, said):
     with pytest.raises(pms.TallModelError, match=said):
         pms.HMCECS(model=built(term))
+
+
+def test_sets_that_are_read_in_another_way_are_found_out(monkeypatch):
+    made = SetTerm.potentials
+    monkeypatch.setattr(
+        SetTerm, "potentials", lambda *given: {n: 1.001 * x for n, x in made(*given).items()}
+    )
+    with pytest.raises(pms.TallModelError, match="put together by sets, where the model has"):
+        sets_side_by_side(built(conditional_logit))
 
 
 def test_an_index_that_goes_beyond_the_sets_is_refused_by_its_numbers():

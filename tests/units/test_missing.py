@@ -463,6 +463,15 @@ def test_missing_values_and_effects_of_several_rows_are_not_integrated_together(
         pms.marginalize(model, "x")
 
 
+def test_a_variable_as_long_as_what_is_missing_is_not_put_among_others():
+    """It is multiplied with one that is, as a whole."""
+    with pm.Model() as model:
+        a, b = pm.Normal("a", shape=3), pm.Normal("b", shape=3)
+        x = pt.set_subtensor(pt.ones(N)[np.array([3, 5, 8])], b * a.sum())
+        pm.Normal("y", x, 1, observed=np.ones(N))
+    assert read(model).among_others == {"b"}
+
+
 def test_without_holes_there_is_nothing_to_integrate():
     """A mask that is false, by PyMC and by hand: a variable without elements."""
     _, _, x, _, y = data()
