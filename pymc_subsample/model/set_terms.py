@@ -217,9 +217,10 @@ class SetTerm:
                 total = layout.of(total, 1, 0.0)
                 if not self._own.is_of_sets(after):  # nests of a set, side by side
                     [nest, _] = self._own.added(node)
-                    at = self._layout(after, table).at[:, None]
-                    more = [None] * (total.type.ndim - 2)
-                    within = constant("nests", (nest[layout.at][..., None] == at)[(..., *more)])
+                    places = self._layout(after, table).at[:, None]
+                    equal = nest[layout.at][..., None] == places
+                    more = tuple(range(3, total.type.ndim + 1))
+                    within = constant("nests", np.expand_dims(equal, more))
                     total = pt.switch(within, pt.expand_dims(total, 2), 0.0)
                 total = total.sum(axis=1)
             return total if is_constant(x, 0.0) else total + self._piece(x, 0, table)

@@ -19,8 +19,8 @@ from pymc_subsample.validation import name_list
 
 def chosen(reading: Reading, integrate: str | Sequence[str]) -> Grouping:
     """Return the grouping whose variables are integrated out."""
-    names = name_list("integrate", integrate)
-    automatic = names is None or names == ["auto"]
+    names = name_list("integrate", integrate) or ["auto"]
+    automatic = names == ["auto"]
     groupings, reasons = find_groupings(reading, () if automatic else names)
     if automatic:
         return _cheapest(reading, groupings, reasons)
