@@ -250,9 +250,9 @@ def _read_by(
                 continue
         if found is not None:
             raise NotLocal(
-                "is read at several levels by a row (differences between rows, as of autoregressive "
-                "errors, are taken of rows of one level: e[k] - rho * e[k - 1] where k has the "
-                "rows after one of the same level)"
+                "is read at several levels by a row (differences between rows, as of AR errors, "
+                "are taken of rows of one level: e[k] - rho * e[k - 1] where k has the rows after "
+                "one of the same level)"
             )
         found = use
     if found is None:

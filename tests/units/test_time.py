@@ -133,6 +133,7 @@ def in_long_form(pairs):
     pm.Potential("first", pm.logp(pm.Normal.dist(0, s / pt.sqrt(1 - rho**2)), first))
 
 
+@pytest.mark.costly(cases=1)
 def test_autoregressive_errors_in_long_form():
     with pm.Model() as model:
         in_long_form("of one unit")
@@ -148,6 +149,7 @@ def test_pairs_of_rows_of_two_units_are_refused_with_what_to_do():
 
 
 @pytest.mark.parametrize("units", [3, 5, 8])
+@pytest.mark.costly(cases=1)
 def test_walks_may_be_fewer_than_their_times(units):
     """Levels of the longer axis are times, and these depend on each other."""
     y = np.random.default_rng(8).normal(size=(units, 5)).cumsum(axis=1)
