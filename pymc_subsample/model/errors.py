@@ -36,8 +36,8 @@ class TallModelError(ValueError):
 class CoupledRows(Exception):
     """An Op mixes rows (internal: turned into a `TallModelError` that names the variable)."""
 
-    def __init__(self, node: Apply | None) -> None:
-        self.node = node
+    def __init__(self, node: Apply | None, said: str = "") -> None:
+        self.node, self._said = node, said
         super().__init__("" if node is None else op_name(node.op))
 
     def refusal(self, name: str) -> TallModelError:
@@ -47,8 +47,9 @@ class CoupledRows(Exception):
             return TallModelError(
                 f"The rows of {name!r} come out of a sparse matrix ({op}), which is not taken "
                 "apart by rows. Where it holds dummies of groups, index by an integer column "
-                "instead (effects[group]); otherwise give a dense array (matrix.toarray()), or "
-                "sample this model with pm.sample()."
+                "instead (effects[group]), or add up by one, "
+                "pt.zeros(n_sets)[set_of_row].inc(x); otherwise give a dense array "
+                "(matrix.toarray()), or sample this model with pm.sample()."
             )
         if op.startswith("Simulator"):
             return TallModelError(
@@ -65,8 +66,21 @@ class CoupledRows(Exception):
             "model with pm.sample()."
         )
 
+    def refused_sets(self, name: str) -> str:
+        """Return why sums over sets of rows of `name` are not followed, and what to do."""
+        op = "an axis used twice" if self.node is None else op_name(self.node.op)
+        said = self._said or f"{op} mixes sets, or rows of a set in an order of its own"
+        if op in {"Max", "Min", "CAReduce"}:
+            said = (
+                "it reads the largest or smallest of all rows. Leave it out, or take that of each "
+                "set, of its rows side by side: pt.where(is_row, x[rows], -np.inf).max(axis=1)"
+            )
+        return f"The sums over sets of rows in {name!r} are not followed: {said}."
+
 
 _KNOWN = {
+    "MakeVector": "an array of parts that are computed one by one; sums over sets of rows are "
+    "followed as `pt.zeros(n_sets)[set_of_row].inc(x)`",
     "CumOp": "a cumulative operation over rows",
     "Cholesky": "a covariance over rows",
     "Sum": "a sum over rows",

@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+)
 from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.graph.concrete import depends_on, fold, on_disk, rebuild, tensor_input
@@ -33,6 +38,9 @@ def select_in_data(
     selected: dict[tuple, Variable] = {}
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        puts = isinstance(node.op, AdvancedIncSubtensor | IncSubtensor)
+        if puts and 0 in inputs[1].type.shape:  # nothing, as by a mask that is false
+            return [inputs[0]]
         indexes = isinstance(node.op, AdvancedSubtensor | Subtensor)
         where = _selection(node, inputs, arrays, set(values)) if indexes else None
         if where is not None:

@@ -114,8 +114,9 @@ class TallModel(Evaluation):
         with without_c():
             self.initial_point = _started(model.initial_point(), initial_point or {})
         model = full_data_model(model)
+        refused: dict[str, str] = {}
         if data is None:
-            model = sets_side_by_side(model, apart=likelihood is None)
+            model = sets_side_by_side(model, apart=likelihood is None, refused=refused)
         refuse_missing(model)
         self.model = model
         self.value_vars = sorted(model.value_vars, key=lambda v: order.index(v.name))
@@ -162,6 +163,10 @@ class TallModel(Evaluation):
             all_rows = self._read(concrete.outputs, terms, likelihood, dim, plain if lift else None)
         except ReadsAllRows as error:
             raise sample_leakage.refusal(error, self.roots) from None
+        except TallModelError as error:
+            if not refused:
+                raise
+            raise TallModelError(" ".join([*refused.values(), str(error)])) from None
         if checked:
             return
         check_sizes(self)

@@ -164,7 +164,7 @@ def _remedy(tall: Evaluation, theta: np.ndarray, rows: np.ndarray) -> str:
             "Look for impossible values in these rows, or give the parameters another `initval`."
             + wrapped
         )
-    said = " and ".join(f"{name} is {value}" for name, value in missing or found)
+    said = " and ".join(dict.fromkeys(f"{name} is {value}" for name, value in missing or found))
     do = "or fill in what is missing"
     if missing:
         do += "; a covariate with a distribution, observed= this column, is integrated out instead"

@@ -34,11 +34,11 @@ def remember(column: np.ndarray, path: Path, n_rows: int) -> None:
         del _drawn[next(iter(_drawn))]
 
 
-def warn_of_samples(columns: Iterable[Any], user: str) -> None:
+def warn_of_samples(columns: Iterable[Any], user: str, remedy: str = "data=rows") -> None:
     """Warn once if the rows of a model in memory are a sample of rows on disk.
 
     `columns`, arrays or `Joined` ones, are what its rows read, shape (n, ...), and `user` who takes
-    them for all there are.
+    them for all there are, where a `remedy` has all rows.
     """
     shapes = {shape for shape, _ in _drawn}
     for column in (part for c in columns for part in parts_of(c)):
@@ -47,9 +47,9 @@ def warn_of_samples(columns: Iterable[Any], user: str) -> None:
         if found := _drawn.get((column.shape, _digest(column))):
             path, n_rows = found
             _log.warning(
-                f"{user}: without data=, the {len(column):,} rows that the model holds are all its "
-                f"data. They were drawn by Rows.sample from the {n_rows:,} rows of {path}, whose "
-                "posterior is narrower: data=rows samples all of them."
+                f"{user}: without {remedy}, the {len(column):,} rows that the model holds are all "
+                f"its data. They were drawn by Rows.sample from the {n_rows:,} rows of {path}, "
+                f"whose posterior is narrower: {remedy} samples all of them."
             )
             return
 

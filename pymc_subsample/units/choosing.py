@@ -9,6 +9,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from pymc_subsample.model import TallModelError
+from pymc_subsample.model.discovery import imputed
 from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.groupings import Grouping, pays
 from pymc_subsample.units.reading import Reading, read
@@ -18,16 +19,19 @@ from pymc_subsample.validation import name_list
 
 def chosen(reading: Reading, integrate: str | Sequence[str]) -> Grouping:
     """Return the grouping whose variables are integrated out."""
-    groupings, reasons = find_groupings(reading)
-    names = name_list("integrate", integrate)
-    if names in (None, ["auto"]):
+    names = name_list("integrate", integrate) or ["auto"]
+    automatic = names == ["auto"]
+    groupings, reasons = find_groupings(reading, () if automatic else names)
+    if automatic:
         return _cheapest(reading, groupings, reasons)
+    missing = {of: name for name, of in imputed(reading.model).items()}
     found: list[Grouping] = []
     for name in names:
         if name not in reading.values:
+            own = f" Missing values of {name!r} are {missing.get(name)!r}." * (name in missing)
             raise ValueError(
-                f"integrate holds {name!r}, which is not a free variable of the model. Those are "
-                f"{sorted(reading.values)}."
+                f"integrate holds {name!r}, which is not a free variable of the model.{own} Those "
+                f"are {sorted(reading.values)}."
             )
         if name in reasons:
             raise TallModelError(
@@ -39,7 +43,9 @@ def chosen(reading: Reading, integrate: str | Sequence[str]) -> Grouping:
     if len(found) != 1:
         raise TallModelError(
             f"integrate={names} belong to {len(found)} groupings: "
-            f"{', '.join(g.described for g in found)}. Integrals are over the variables of one."
+            f"{', '.join(g.described for g in found)}. Integrals are over the variables of one, of "
+            "which no two levels are read with one of another. Name one of these, and sample the "
+            "others, as far as they have few levels of many rows."
         )
     [grouping] = found
     left = [n for n in grouping.names if n not in names]
@@ -108,7 +114,7 @@ def would_pay(reading: Reading, names: Iterable[str]) -> list[str]:
     """Return those variables, of some, that are as long as those of many levels of few rows."""
     rows = max((max(term.shape, default=1) for term in reading.terms), default=1)
     lengths = {name: max(reading.values[name].type.shape, default=1) for name in names}
-    return [name for name, n in lengths.items() if pays(n, max(1.0, rows / n))]
+    return [name for name, n in lengths.items() if n and pays(n, max(1.0, rows / n))]
 
 
 def may_pay(model: pm.Model, n_rows: int | None = None) -> bool:

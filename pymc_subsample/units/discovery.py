@@ -5,7 +5,7 @@ by the row itself, or not at all, as what is missing in other rows; and where a 
 independent of other levels' a priori.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -36,10 +36,13 @@ from pymc_subsample.units.states import Endless, is_discrete, values_of
 from pymc_subsample.units.stored_rows import reads_disk, stored_index
 
 
-def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
+def find_groupings(
+    reading: Reading, wanted: Collection[str] = ()
+) -> tuple[list[Grouping], dict[str, str]]:
     """Return groupings, and of all other free variables why they are not local.
 
-    Rows read what enters the location and the scale of a variable where they read that.
+    Rows read what enters the location and the scale of a variable where they read that. Variables
+    that are `wanted` are in one grouping wherever that may be.
     """
     reading = standardised(reading, list(reading.values))
     reasons: dict[str, str] = {}
@@ -57,7 +60,7 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
             reasons[name] = str(error)
             continue
         for grouping in groupings[:]:
-            if (together := pairs(grouping, new)) is not None:
+            if (together := pairs(grouping, new, wanted)) is not None:
                 groupings.remove(grouping)
                 new = joined(grouping, new, together)
         groupings.append(new)
@@ -85,14 +88,18 @@ def _uses_of(reading: Reading, name: str, value: Variable) -> list[Use]:
             "is a ZeroSumNormal: its levels add up to zero, so that they depend on each other. "
             "Give it a normal prior, whose mean the intercept takes"
         )
-    found = [_use(reading, i, value) for i, term in enumerate(reading.terms)
+    if 0 in value.type.shape:
+        raise NotLocal("has no elements")
+    axes = [axis for axis in range(value.type.ndim) if _is_independent(reading, name, axis)]
+    found = [_use(reading, i, value, axes) for i, term in enumerate(reading.terms)
              if value in ancestors([term.graph])]  # fmt: skip
     found += _uses_in_priors(reading, name, value)
     if all(isinstance(use.term, str) and (use.index >= 0).all() for use in found):
         raise NotLocal("is read by no rows")
     if len({(use.levels, use.own) for use in found}) > 1:
         raise NotLocal("has its levels on two axes")
-    _check_prior(reading, name, value, found[0].own)
+    if found[0].own not in axes:
+        raise NotLocal(f"has a prior in which levels depend on each other ({op})")
     if is_discrete(value):
         try:
             values_of(reading, name)
@@ -101,28 +108,27 @@ def _uses_of(reading: Reading, name: str, value: Variable) -> list[Use]:
     return found
 
 
-def _check_prior(reading: Reading, name: str, value: Variable, own: int) -> None:
-    prior, trace = reading.priors[name], reading.trace()
-    if prior.type.ndim <= own or prior.type.shape[own] != value.type.shape[own]:
-        raise NotLocal(f"has a prior in which levels depend on each other ({_op(reading, name)})")
+def _is_independent(reading: Reading, name: str, axis: int) -> bool:
+    """Whether elements of a variable along an axis are independent in its prior."""
+    prior, value, trace = reading.priors[name], reading.values[name], reading.trace()
+    if prior.type.ndim <= axis or prior.type.shape[axis] != value.type.shape[axis]:
+        return False
     try:
-        trace.follow(prior, own)
-        trace.refuse_reductions(depends_on([prior], [value]), value.type.shape[own])
+        trace.follow(prior, axis)
+        trace.refuse_reductions(depends_on([prior], [value]), value.type.shape[axis])
     except (CoupledRows, TallModelError):
-        trace.axes.pop(value, None)
-    if trace.axes.get(value) != own:
-        raise NotLocal(f"has a prior in which levels depend on each other ({_op(reading, name)})")
+        return False
+    return trace.axes.get(value) == axis
 
 
-def _op(reading: Reading, name: str) -> str:
-    return op_name(reading.model[name].owner.op)
+def _use(reading: Reading, position: int, value: Variable, levels_on: Sequence[int]) -> Use:
+    """Return how the rows of a term read a variable, along the first axis on which they do.
 
-
-def _use(reading: Reading, position: int, value: Variable) -> Use:
-    """Return how the rows of a term read a variable, along the first axis on which they do."""
+    The first on which its levels are on one of some axes, if there is one.
+    """
     term = reading.terms[position]
     axes = sorted((a for a, n in enumerate(term.shape) if n > 1), key=lambda a: -term.shape[a])
-    reason = NotLocal(f"is read by {term.name!r}, which has no rows")
+    reason, other = NotLocal(f"is read by {term.name!r}, which has no rows"), None
     for axis in axes:
         trace = reading.trace()
         try:
@@ -133,10 +139,15 @@ def _use(reading: Reading, position: int, value: Variable) -> Use:
         try:
             index, levels, own, runs = _read_by(reading, trace, term.graph, axis, value)
             numbers = int(np.prod(term.shape)) // term.shape[axis]
-            return Use(position, axis, index, levels, numbers, own, runs)
+            found = Use(position, axis, index, levels, numbers, own, runs)
+            if own in levels_on:
+                return found
+            other = other or found
         except NotLocal as error:
             reason = NotLocal(f"{error} in {term.name!r}")
-    raise reason
+    if other is None:
+        raise reason
+    return other
 
 
 def _uses_in_priors(reading: Reading, name: str, value: Variable) -> list[Use]:
@@ -238,7 +249,11 @@ def _read_by(
                 found = use
                 continue
         if found is not None:
-            raise NotLocal("is read at several levels by a row")
+            raise NotLocal(
+                "is read at several levels by a row (differences between rows, as of AR errors, "
+                "are taken of rows of one level: e[k] - rho * e[k - 1] where k has the rows after "
+                "one of the same level)"
+            )
         found = use
     if found is None:
         raise NotLocal("is not read by the level of a row")

@@ -1,6 +1,7 @@
 """The log-likelihood of a row, and the prior of a level, as functions of the level's variables."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -14,6 +15,7 @@ from pymc_subsample.graph.concrete import depends_on, fold, rebuild, tensor_inpu
 from pymc_subsample.graph.numpy_functions import evaluate, frozen
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.batch import BatchGraph, batch_graph
+from pymc_subsample.model.errors import CoupledRows
 from pymc_subsample.model.parameter_checks import sort_checks
 from pymc_subsample.model.simplify import simplified
 from pymc_subsample.model.support import owner_of_check
@@ -213,14 +215,16 @@ def _read(reading: Reading, position: int, tables: Tables) -> list[_SomeRows]:
     """Return the rows of a term that have levels, and those that have none."""
     grouping = tables.grouping
     term, axis, index = reading.terms[position], grouping.axes[position], grouping.index[position]
-    found = []
+    found, whole_trace = [], reading.trace([term.graph])
+    with suppress(CoupledRows):
+        whole_trace.follow(term.graph, axis)
     for has in (True, False):
         chosen = np.flatnonzero((index >= 0) == has)
         if not len(chosen):
             continue
         whole = len(chosen) == len(index)
         [graph] = (
-            settled([term.graph], reading.arrays, chosen, len(index))
+            settled([term.graph], reading.arrays, chosen, whole_trace.axes)
             if grouping.partial
             else [term.graph]
         )

@@ -3,7 +3,7 @@
 Those whose levels meet one to one are joined.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -124,7 +124,7 @@ class NotLocal(Exception):
 def of_uses(reading: Reading, name: str, found: Sequence[Use], *, among_others: bool) -> Grouping:
     """Return the grouping of a single variable, whose levels are its elements.
 
-    Where rows read several of them, levels are rows.
+    Where rows read several of them, levels are what rows read together.
     """
     first = found[0]
     if any(use.runs is not first.runs for use in found):
@@ -136,6 +136,7 @@ def of_uses(reading: Reading, name: str, found: Sequence[Use], *, among_others: 
     level = np.arange(first.levels)  # Of each element.
     if several:
         places = several[0].index[(several[0].index >= 0).any(axis=1)]
+        places = places[np.sort(np.unique(places, axis=0, return_index=True)[1])]
         level[:] = -1
         level[places[places >= 0]] = np.nonzero(places >= 0)[0]
         alone = np.flatnonzero(level < 0)
@@ -161,12 +162,12 @@ def of_uses(reading: Reading, name: str, found: Sequence[Use], *, among_others: 
     return new
 
 
-def pairs(a: Grouping, b: Grouping) -> np.ndarray | None:
+def pairs(a: Grouping, b: Grouping, wanted: Collection[str] = ()) -> np.ndarray | None:
     """Return levels of two groupings that rows read together, (n, 2); None if they are not one.
 
     They are if to each level of one belongs at most one of the other. Where rows do not all have
-    levels, both have to pay, or neither: what is missing of single rows is no reason to integrate
-    over groups of many.
+    levels, both have to pay, or neither, unless both are `wanted`: what is missing of single rows
+    is no reason to integrate over groups of many.
     """
     both = a.index.keys() & b.index.keys()
     above = a.above.keys() & b.above.keys()
@@ -182,7 +183,8 @@ def pairs(a: Grouping, b: Grouping) -> np.ndarray | None:
     found = np.unique(np.concatenate([(x * b.levels + y)[(x >= 0) & (y >= 0)] for x, y in read]))
     both_levels = np.column_stack(np.divmod(found, b.levels))
     one_to_one = all(len(np.unique(x)) == len(both_levels) for x in both_levels.T)
-    return both_levels if one_to_one and a.pays == b.pays else None
+    both_wanted = all(not set(wanted).isdisjoint(grouping.names) for grouping in (a, b))
+    return both_levels if one_to_one and (a.pays == b.pays or both_wanted) else None
 
 
 def are_apart(a: Grouping, b: Grouping) -> bool:

@@ -35,7 +35,7 @@ from pymc_subsample.units.quadrature import nodes, of_fewer
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.unit_densities import UnitFunctions, row_derivatives
 from pymc_subsample.units.unread import without_variables
-from pymc_subsample.units.verification import check_table
+from pymc_subsample.units.verification import check_rest, check_table
 
 # Axes of a table in front of those of rows: units and nodes.
 _FRONT = 2
@@ -86,6 +86,7 @@ def add_units(new: pm.Model, marginal: Marginal, stored: Storing | None = None) 
     shared = {v: _tensor(new[name]) for name, v in graphs.shared.items()}
     name = " ".join(graphs.grouping.names)
     kept = {v.name for v in [*new.observed_RVs, *new.potentials]}  # Potentials below take names.
+    units: list[str] = []
     for table in tables(marginal.functions, marginal.integral.per_dimension):
         few = table.of(_CHECKED)
         own = marginal.at(few.units)
@@ -102,6 +103,7 @@ def add_units(new: pm.Model, marginal: Marginal, stored: Storing | None = None) 
             term = stored.added(marginal, table, label)
         if graphs.conditions:
             term = _CONDITION(term, pt.all(pt.stack(graphs.conditions)))
+        units.append(label)
         pm.Potential(label, rebuild([term], dict(shared))[0])
     for k, (called, rows) in enumerate(graphs.others):
         columns = {
@@ -119,6 +121,7 @@ def add_units(new: pm.Model, marginal: Marginal, stored: Storing | None = None) 
             }
             memo |= {v: pt.constant(x) for v, x in graphs.reading.arrays.items()}
             pm.Potential(f"{part.name}: part {i}", rebuild([part.graph], memo)[0])
+    check_rest(new, marginal, units)
 
 
 def _tensor(variable: Variable) -> Variable:

@@ -9,6 +9,7 @@ import pymc as pm
 
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.context import generator, model_in_context
+from pymc_subsample.rows.drawn_samples import warn_of_samples
 from pymc_subsample.units.accuracy import TOLERABLE, Integral, Marginal, choose_nodes
 from pymc_subsample.units.choosing import chosen, may_pay
 from pymc_subsample.units.graphs import unit_graphs
@@ -119,6 +120,7 @@ def marginalize(
         return model
     reading = read(model)
     warn_of_codes(reading)
+    warn_of_samples(reading.arrays.values(), "pms.marginalize", "a step with data=rows")
     grouping = chosen(reading, "auto" if automatic else left)
     new, marginal = without_local(reading, grouping, per_dimension, random)
     seconds = time.perf_counter() - began

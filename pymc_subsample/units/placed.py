@@ -6,6 +6,7 @@ the elements of x, and some rows read none.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.basic import AllocEmpty, Join, Nonzero
-from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,
     AdvancedSubtensor,
@@ -48,7 +48,7 @@ def read_by_places(
     values: Sequence[Variable],
     shortest: int,
 ) -> tuple[list[Variable], set[Variable]]:
-    """Let rows read by an index what is put among other values, in arrays of so many rows or more.
+    """Let rows read by an index what is put among others, in arrays of so many elements or more.
 
     ``set_subtensor(base[where], x)`` becomes ``switch(places >= 0, x[places], base)``. `arrays`,
     the data of the placeholders, gains the places. Returned are the graphs, and which of the values
@@ -60,8 +60,7 @@ def read_by_places(
         while (chosen := _chosen(y, arrays)) is not None:
             y, rows = chosen
             places = np.where(places >= 0, rows[places], -1)
-        above = set(ancestors([y]))
-        put.update(v for v in values if v in above and v.type.shape[:1] == y.type.shape[:1])
+        put.update(_by_element(y, arrays, values))
         if (places < 0).all():
             return base
         found = y[placed(places, arrays)]
@@ -92,7 +91,7 @@ def read_by_places(
             if None in lengths:
                 return None
             ends = np.cumsum(lengths)
-            if node.op.axis % out.ndim or None in out.shape or ends[-1] < shortest:
+            if node.op.axis % out.ndim or None in out.shape or np.prod(out.shape) < shortest:
                 return None
             found = pt.zeros(out.shape, out.dtype)
             for part, end in zip(inputs, ends, strict=True):
@@ -102,12 +101,23 @@ def read_by_places(
                 found = read(places, part.astype(out.dtype), found)
             return [found]
         x, y = inputs[:2]
-        if None in x.type.shape or x.type.shape[0] < shortest:
+        if None in x.type.shape or np.prod(x.type.shape) < shortest:
             return None
         known = _places(node, inputs, arrays)
         return None if known is None else [read(known, y.astype(out.dtype), x)]
 
     return rebuild(outputs, {v: v for v in [*arrays, *values]}, hook), put
+
+
+def _by_element(
+    y: Variable, arrays: Mapping[Variable, np.ndarray], values: Sequence[Variable]
+) -> list[Variable]:
+    """Return the values of which an element of an array has one of its own."""
+    dependent = depends_on([y], values)
+    trace = RowTrace(lambda v: v not in dependent, row_number(arrays))
+    with suppress(CoupledRows):
+        trace.follow(y, 0)
+    return [v for v in values if v in trace.axes]
 
 
 def _picked(
@@ -120,14 +130,17 @@ def _picked(
 
     None if an index does neither.
     """
-    x = inputs[0]
+    x, (entry, *others) = inputs[0], index_entries(node, inputs)
+    if any(_is_number(e) for e in others) and getattr(entry, "ndim", 0) == 1:
+        rows_of_all = x[entry]  # x[g, 0] is x[g][:, 0]
+        found = _picked(rows_of_all.owner, rows_of_all.owner.inputs, arrays, values)
+        return None if found is None else found[(slice(None), *others)]
     rows = _rows_of(node, inputs, arrays)
     if rows is None:
         return None
     if _is_put_together(x):
         with suppress(CoupledRows, TallModelError):
             return at_rows(x, rows, arrays, values)
-    entry = index_entries(node, inputs)[0]
     if not isinstance(entry, Variable) or entry.type.dtype != "bool":
         return None
     known = depends_on([x], values).isdisjoint([x])
@@ -169,6 +182,10 @@ def _rows_of(
     return None
 
 
+def _is_number(entry: slice | int | Variable) -> bool:
+    return not isinstance(entry, slice) and getattr(entry, "ndim", 0) == 0
+
+
 def _is_all(entry: object) -> bool:
     return isinstance(entry, slice) and entry == slice(None)
 
@@ -204,7 +221,9 @@ def at_rows(
     trace.refuse_reductions(dependent, x.type.shape[0])
     graph = batch_graph([x], trace, dependent, arrays)
     known: dict[Variable, Variable] = dict(graph.parameters)
-    lengths = dict(_indices(x, dependent))
+    lengths: dict[Variable, set[int]] = {}
+    for entry, length in _indices(x, dependent):
+        lengths.setdefault(entry, set()).add(length)
     some = np.maximum(rows, 0)
     for new, old in graph.columns.items():
         axis = trace.axes[old]
@@ -215,7 +234,10 @@ def at_rows(
         name = old.name
         if old in lengths and axis == 0:
             value = value.astype(np.int64)  # -1 is no number of some, nor a length of others
-            value = value if name == PLACES else np.where(value < 0, value + lengths[old], value)
+            if name != PLACES and (value < 0).any():  # which count from the end of one array
+                if len(lengths[old]) > 1:
+                    raise CoupledRows(None)
+                value = np.where(value < 0, value + max(lengths[old]), value)
             value = np.where((rows >= 0).reshape(-1, *[1] * (value.ndim - 1)), value, -1)
             name = PLACES
         known[new] = data_input(value, arrays, name)
@@ -237,16 +259,17 @@ def settled(
     graphs: Sequence[Variable],
     arrays: Mapping[Variable, np.ndarray],
     rows: np.ndarray | None = None,
-    n_rows: int | None = None,
+    axes: Mapping[Variable, int] = MappingProxyType({}),
 ) -> list[Variable]:
-    """Leave out what no row reads, as of what is put together of several; or none of some rows."""
+    """Leave out what no row reads, as of what is put together of several; or none of some rows.
+
+    These rows are along known `axes` of variables.
+    """
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         if elemwise_name(node) != "Switch":
             return None
         condition, chosen, other = inputs
-        while isinstance(condition.owner_op, DimShuffle):
-            [condition] = condition.owner.inputs
         roots = [v for v in ancestors([condition]) if v.owner is None]
         if not condition.type.ndim or any(
             v not in arrays and not isinstance(v, Constant) for v in roots
@@ -255,10 +278,11 @@ def settled(
         if any(on_disk(arrays.get(v)) for v in roots):
             return None
         has = np.asarray(evaluate([condition], arrays)[0], dtype=bool)
-        if rows is not None and len(has) > 1:
-            if len(has) != n_rows:
+        if rows is not None:
+            axis = axes.get(node.outputs[0])
+            if axis is None:
                 return None
-            has = has[rows]
+            has = has if has.shape[axis] == 1 else np.take(has, rows, axis)
         if has.any() and not has.all():
             return None
         branch = chosen if has.all() else other

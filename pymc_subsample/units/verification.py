@@ -1,6 +1,11 @@
 """What was read of a model by units, against the model as it was written."""
 
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
 import numpy as np
+import pymc as pm
 from pymc.logprob.utils import ParameterValueError
 from pytensor.graph.basic import Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -69,15 +74,55 @@ def _evaluated(every: UnitFunctions, away: np.ndarray, u: np.ndarray) -> tuple[l
     if graphs.active is not None:  # as `Tables.priors` has them
         parts.append(0.5 * np.sum(u[~(graphs.active | graphs.discrete)] ** 2))
     as_written = dict(zip(before, found, strict=False))
-    point = {model.rvs_to_values[model[rv]].name: x for rv, x in as_written.items()}
-    concrete = concretize([model.logp()], model.value_vars, point, reading.placed)
+    return parts, _written(model, [model.logp()], as_written, reading.placed)[0]
+
+
+def _written(
+    model: pm.Model,
+    graphs: Sequence[Variable],
+    values: Mapping[str, np.ndarray],
+    placed: Mapping[Variable, Any] = MappingProxyType({}),
+) -> tuple[float, float]:
+    """Return the sum of log densities as a model has them, given values, and that of their sizes.
+
+    Values have the names of variables.
+    """
+    point = {model.rvs_to_values[model[rv]].name: x for rv, x in values.items()}
+    concrete = concretize(graphs, model.value_vars, point, placed)
     given = {v: point[old.name] for v, old in zip(concrete.values, model.value_vars, strict=True)}
-    [written] = evaluate(concrete.outputs, concrete.arrays | given)
-    if not np.isfinite(written):  # probabilities that are rounded to 0 or 1, say
-        [graph] = concrete.outputs
-        graph = rewrite_graph(graph, include=("canonicalize", "stabilize"), clone=False)
-        [written] = evaluate([graph], concrete.arrays | given)
-    return parts, float(written)
+
+    def summed(outputs: Sequence[Variable]) -> tuple[float, float]:
+        found = evaluate(outputs, concrete.arrays | given)
+        return sum(float(np.sum(x)) for x in found), sum(float(np.sum(np.abs(x))) for x in found)
+
+    found, size = summed(concrete.outputs)
+    if not np.isfinite(found):  # probabilities that are rounded to 0 or 1, say
+        rewritten = [
+            rewrite_graph(graph, include=("canonicalize", "stabilize"), clone=False)
+            for graph in concrete.outputs
+        ]
+        return summed(rewritten)
+    return found, size
+
+
+def check_rest(new: pm.Model, marginal: Marginal, units: Collection[str]) -> None:
+    """Compare what a marginal model has beside units, at the reference, with the model's own.
+
+    So that no term is lost with what is integrated out. `units` are the potentials of these.
+    """
+    functions, theta = marginal.functions, marginal.reference
+    beside = [v for v in [*new.basic_RVs, *new.potentials] if v.name not in units]
+    graphs = new.logp(vars=beside, sum=False) if beside else []
+    values = dict(zip(functions.values, functions.split(theta), strict=True))
+    found, size = _written(new, graphs, values)
+    expected = functions.rest(theta)
+    if not abs(found - expected) <= _TOLERANCE * (size + 1.0):
+        names = " and ".join(map(repr, functions.graphs.grouping.names))
+        raise TallModelError(
+            f"Without the units of {names} the log density is {found} with {names} integrated out, "
+            f"where it is {expected} in the model: terms are lost, or count twice. Please report "
+            "this model, and sample it with pm.NUTS."
+        )
 
 
 def check_table(marginal: Marginal, log_likelihood: Variable) -> None:

@@ -9,6 +9,7 @@ from chains import QUIET
 
 import pymc_subsample as pms
 from pymc_subsample.model.row_sets import sets_side_by_side
+from pymc_subsample.model.set_terms import SetTerm
 
 SETS, PERSONS = 50, 9
 _rng = np.random.default_rng(0)
@@ -131,7 +132,31 @@ def sums_that_are_read_when_observed(u):
     pm.Deterministic("left", second - summed(u))
 
 
+def nests_of_sets(u):
+    """Nested logit (McFadden, 1978), with a scale of nests; some nests of a set are empty."""
+    scale = pm.Uniform("scale", 0.2, 1)
+    nest, of = np.unique(NEST, return_inverse=True)
+    inclusive = scale * pt.log(summed(pt.exp(u / scale), len(nest), of))
+    of_nest = (u / scale - inclusive[of] / scale)[CHOSEN]
+    total = pt.log(summed(pt.exp(inclusive), SETS, nest // 2))
+    pm.Potential("choice", of_nest + inclusive[of[CHOSEN]] - total)
+
+
+def nests_by_rows(u):
+    """The same by sums over rows alone."""
+    scale = pm.Uniform("scale", 0.2, 1)
+    weight = pt.exp(u / scale)
+    rows = weight * (summed(weight, 2 * SETS, NEST) ** (scale - 1))[NEST]
+    pm.Potential("choice", pt.log(rows[CHOSEN]) - pt.log(summed(rows)))
+
+
+def sums_of_sums(u):
+    inclusive = pt.log(summed(pt.exp(u), 2 * SETS, NEST) + 1e-9)
+    pm.Potential("choice", u[CHOSEN] - pt.log(summed(pt.exp(inclusive), SETS, np.arange(100) // 2)))
+
+
 TERMS = [
+    nests_of_sets, nests_by_rows, sums_of_sums,
     conditional_logit, read_by_rows, rows_of_a_mask, bincount, outside_option, several_chosen,
     parts_of_a_sum, beside_a_sum_of_parameters, two_sums, sums_of_vectors, mean_of_a_set,
     conditional_poisson, effects_of_rows_and_sets, data_of_the_model, sets_without_rows,
@@ -174,11 +199,6 @@ def reads_another_set(u):
     pm.Potential("choice", u[CHOSEN] - pt.log(summed(pt.exp(u)))[::-1])
 
 
-def adds_up_by_two_indices(u):
-    inclusive = pt.log(summed(pt.exp(u), 2 * SETS, NEST) + 1e-9)
-    pm.Potential("choice", u[CHOSEN] - pt.log(summed(pt.exp(inclusive), SETS, np.arange(100) // 2)))
-
-
 def adds_up_what_belongs_to_other_sets(u):
     of_others = summed(u)[(SET + 1) % SETS]
     pm.Potential("choice", u[CHOSEN] - pt.log(summed(pt.exp(of_others))))
@@ -197,7 +217,6 @@ def adds_the_last_of_each_set(u):
     "term",
     [
         reads_another_set,
-        adds_up_by_two_indices,
         adds_up_what_belongs_to_other_sets,
         reads_all_sets,
         adds_the_last_of_each_set,
@@ -209,6 +228,39 @@ def test_sets_that_depend_on_each_other_are_refused(term):
     assert sets_side_by_side(model) is model
     with pytest.raises(pms.TallModelError, match="'choice' are coupled by"):
         pms.HMCECS(model=model)
+
+
+def crosses_sets(u):
+    pm.Potential("choice", summed(u) ** 2 - summed(u, 70, ANY % 70).sum())
+
+
+@pytest.mark.parametrize(
+    ("term", "said"),
+    [
+        (
+            lambda u: pm.Potential("c", u[CHOSEN] - pt.log(summed(pt.exp(u - u.max())))),
+            "reads the largest .* of all rows",
+        ),
+        (
+            lambda u: pm.Potential("c", u[np.roll(CHOSEN, 1)] - pt.log(summed(pt.exp(u)))),
+            "element 0 is of set 0 by one index, and of set 49 by another|element 0 is of set 49",
+        ),
+        (crosses_sets, "are not within those of another"),
+        (lambda u: pm.Potential("c", pt.stack([u[j == SET].max() for j in range(60)])), "inc"),
+    ],
+)
+def test_why_sums_over_sets_are_not_followed_is_said_first(term, said):
+    with pytest.raises(pms.TallModelError, match=said):
+        pms.HMCECS(model=built(term))
+
+
+def test_sets_that_are_read_in_another_way_are_found_out(monkeypatch):
+    made = SetTerm.potentials
+    monkeypatch.setattr(
+        SetTerm, "potentials", lambda *given: {n: 1.001 * x for n, x in made(*given).items()}
+    )
+    with pytest.raises(pms.TallModelError, match="put together by sets, where the model has"):
+        sets_side_by_side(built(conditional_logit))
 
 
 def test_an_index_that_goes_beyond_the_sets_is_refused_by_its_numbers():

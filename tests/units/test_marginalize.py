@@ -643,6 +643,21 @@ def test_a_term_that_is_dropped_with_units_is_added_again(monkeypatch):
         assert marginal.compile_logp()(point) == pytest.approx(float(whole(point)), rel=1e-9)
 
 
+def test_a_term_that_is_lost_is_refused_with_the_numbers(monkeypatch):
+    """As parts of a potential were, of which another read effects."""
+    added = pm.Potential
+    monkeypatch.setattr(
+        integrated.pm, "Potential", lambda name, term: "part" in name or added(name, term)
+    )
+    rng = np.random.default_rng(3)
+    with pm.Model() as model:
+        u = pm.Normal("u", pm.Normal("b"), pm.HalfNormal("tau"), shape=60)
+        of_units = pm.logp(pm.Normal.dist(u[np.repeat(np.arange(60), 3)], 1), rng.normal(size=180))
+        pm.Potential("rows", of_units.sum() - model["b"] ** 2 - 3.0)
+    with pytest.raises(TallModelError, match=r"log density is -\d.* terms are lost"):
+        pms.marginalize(model, "u")
+
+
 def test_a_term_of_a_variable_that_is_dropped_is_refused(monkeypatch):
     keep = integrated.without_variables
     monkeypatch.setattr(

@@ -16,6 +16,7 @@ from pymc_subsample.results.loo.units import UnitsLeftOut
 from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.marginal import integrals_of
 from pymc_subsample.units.reading import read
+from pymc_subsample.units.sampled import units_of
 from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.unread import UnreadDraws, unread
 
@@ -393,6 +394,101 @@ def test_what_is_missing_is_integrated_out_exactly(case):
     assert np.ptp(found) > 0.5
 
 
+READS = {
+    "a product": lambda X, b, g: X[g] @ b,
+    "a sum": lambda X, b, g: (X[g] * b).sum(axis=1),
+    "columns of rows": lambda X, b, g: X[g, 0] * b[0] + X[g, 1] * b[1],
+    "rows of columns": lambda X, b, g: X[:, 0][g] * b[0] + X[g][:, 1] * b[1],
+    "rows of a product": lambda X, b, g: (X @ b)[g],
+}
+
+
+def a_matrix_of_persons(read="a sum", effects=""):
+    """Covariates of persons with 1 to 4 rows each, some missing, and effects of these."""
+    rng = np.random.default_rng(2)
+    J = 40
+    g = np.sort(np.concatenate([np.arange(J), rng.integers(0, J, 60)]))
+    X = 0.3 + rng.normal(size=(J, 2))
+    y = X[g] @ [0.6, -0.4] + 0.4 * rng.normal(size=J)[g] + 0.5 * rng.normal(size=len(g))
+    X = holes(rng, X)
+    gone = np.isnan(X)
+    with pm.Model() as model:
+        mu, t = pm.Normal("mu", shape=2), pm.HalfNormal("t", shape=2)
+        b, s = pm.Normal("b", shape=2), pm.HalfNormal("s")
+        mean = READS[read](pm.Normal("X", mu, t, observed=X), b, g)
+        if effects:
+            tau = pm.HalfNormal("tau")
+            z = pm.Normal("z", 0, tau if effects == "centred" else 1, shape=J)
+            mean = mean + (z if effects == "centred" else tau * z)[g]
+        pm.Normal("y", mean, s, observed=y)
+
+    def exact(mu, t, b, s, tau=0.0):
+        total = stats.norm.logpdf(X, mu, t)[~gone].sum()
+        for j in range(J):
+            own = y[g == j]
+            mean = np.full(len(own), np.where(gone[j], mu, X[j]) @ b)
+            cov = s**2 * np.eye(len(own)) + tau**2 + gone[j] @ (b * t) ** 2
+            total += stats.multivariate_normal.logpdf(own, mean, cov)
+        return total
+
+    points = [{"mu": np.array([0.3, 0.2]), "t": np.array([1.1, 1]), "s": 0.5, "b": np.array(b)}
+              | ({"tau": 0.4} if effects else {}) for b in ([0.6, -0.4], [0.5, -0.5])]  # fmt: skip
+    return model, exact, points
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.costly(cases=1)
+def test_a_matrix_with_holes_may_be_read_by_persons(read):
+    found = assert_exact(*a_matrix_of_persons(read))
+    assert np.ptp(found) > 0.3
+
+
+@pytest.mark.parametrize("effects", ["centred", "not centred"])
+@pytest.mark.costly(cases=1)
+def test_effects_and_missing_values_of_persons_are_integrated_together_by_name(effects):
+    model, exact, points = a_matrix_of_persons(effects=effects)
+    found = assert_exact(model, exact, points, integrate=["z", "X_unobserved"])
+    assert np.ptp(found) > 0.3
+
+
+def test_missing_values_and_effects_of_several_rows_are_not_integrated_together():
+    rng, _, x, _, y = data()
+    with pm.Model() as model:
+        z = pm.Normal("z", 0, pm.HalfNormal("u"), shape=40)
+        column = pm.Normal("x", pm.Normal("c"), 1, observed=holes(rng, x))
+        pm.Normal("y", column + z[np.repeat(np.arange(40), 3)], 0.5, observed=y)
+    with pytest.raises(TallModelError, match=r"2 groupings: .*Name one of these"):
+        pms.marginalize(model, ["z", "x_unobserved"])
+    with pytest.raises(ValueError, match="Missing values of 'x' are 'x_unobserved'"):
+        pms.marginalize(model, "x")
+
+
+def test_a_variable_as_long_as_what_is_missing_is_not_put_among_others():
+    """It is multiplied with one that is, as a whole."""
+    with pm.Model() as model:
+        a, b = pm.Normal("a", shape=3), pm.Normal("b", shape=3)
+        x = pt.set_subtensor(pt.ones(N)[np.array([3, 5, 8])], b * a.sum())
+        pm.Normal("y", x, 1, observed=np.ones(N))
+    assert read(model).among_others == {"b"}
+
+
+def test_without_holes_there_is_nothing_to_integrate():
+    """A mask that is false, by PyMC and by hand: a variable without elements."""
+    _, _, x, _, y = data()
+    with pm.Model() as model:
+        c = pm.Normal("c")
+        column = pm.Normal("x", c, 1, observed=np.ma.masked_array(x, np.zeros(N, dtype=bool)))
+        none = pm.Normal("none", c, 1, shape=0)
+        other = pt.set_subtensor(pt.as_tensor(x)[np.zeros(N, dtype=bool)], none)
+        pm.Normal("y", column + other, 0.5, observed=y)
+    assert find_groupings(read(model))[1]["none"] == "has no elements"
+    assert units_of(model, "auto", "HMCECS") is None
+    with model:
+        step = pms.HMCECS()
+        draws = pm.sample(20, tune=20, chains=1, step=step, progressbar=False, random_seed=1)
+    assert draws.posterior["none"].shape == (1, 20, 0)
+
+
 @pytest.mark.parametrize(
     "case",
     [covariates_of_persons, covariates_and_effects_of_persons, a_column_of_which_rows_are_read],
@@ -414,8 +510,8 @@ def near(marginal):
     return [point, {name: 1.05 * x for name, x in point.items()}]
 
 
-def assert_exact(model, exact, points):
-    marginal = pms.marginalize(model, n_nodes=11)
+def assert_exact(model, exact, points, integrate="auto"):
+    marginal = pms.marginalize(model, integrate, n_nodes=11)
     points = points or near(marginal)
     found = np.array([log_likelihood(marginal, point) for point in points])
     expected = np.array([exact(**point) for point in points])

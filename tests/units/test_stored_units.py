@@ -355,6 +355,11 @@ def test_a_folder_that_may_not_be_written_is_named(tmp_path, monkeypatch):
         StoredTables(tmp_path)
 
 
+def test_a_sample_that_is_integrated_by_itself_is_told(rows, caplog):
+    pms.marginalize(centred(rows.sample(300)), "u")
+    assert "without a step with data=rows, the 300 rows" in caplog.text
+
+
 def test_units_say_what_they_are(rows, caplog):
     caplog.set_level(logging.INFO, logger="pymc.subsample")
     units_of(centred(rows.sample(300)), "auto", "HMCECS", rows)

@@ -117,6 +117,58 @@ def test_autoregressive_errors(write, centred):
     assert not looped
 
 
+def in_long_form(pairs):
+    """Errors of rows below each other, those after the first of a unit given the ones before."""
+    y, of = Y.ravel(), np.repeat(np.arange(J), T)
+    level, rho, s = parameters(True)
+    errors = y - level[of]
+    same = of[1:] == of[:-1]
+    if pairs == "of one unit":
+        k = np.flatnonzero(same) + 1
+        pm.Potential("later", pm.logp(pm.Normal.dist(0, s), errors[k] - rho * errors[k - 1]))
+    else:
+        later = pm.logp(pm.Normal.dist(0, s), errors[1:] - rho * errors[:-1])
+        pm.Potential("later", pt.switch(same, later, 0.0))
+    first = errors[np.arange(J) * T]
+    pm.Potential("first", pm.logp(pm.Normal.dist(0, s / pt.sqrt(1 - rho**2)), first))
+
+
+@pytest.mark.costly(cases=1)
+def test_autoregressive_errors_in_long_form():
+    with pm.Model() as model:
+        in_long_form("of one unit")
+    found, _ = log_densities(pms.marginalize(model, "a", n_nodes=15), points())
+    np.testing.assert_allclose(found, [in_closed_form(p) for p in points()], atol=2e-4)
+
+
+def test_pairs_of_rows_of_two_units_are_refused_with_what_to_do():
+    with pm.Model() as model:
+        in_long_form("of any")
+    with pytest.raises(pms.TallModelError, match=r"several levels by a row.*e\[k - 1\]"):
+        pms.marginalize(model, "a")
+
+
+@pytest.mark.parametrize("units", [3, 5, 8])
+@pytest.mark.costly(cases=1)
+def test_walks_may_be_fewer_than_their_times(units):
+    """Levels of the longer axis are times, and these depend on each other."""
+    y = np.random.default_rng(8).normal(size=(units, 5)).cumsum(axis=1)
+    with pm.Model() as model:
+        s = pm.HalfNormal("s")
+        start = pm.Normal.dist(0, 1)
+        w = pm.GaussianRandomWalk("w", 0, s, init_dist=start, steps=4, shape=(units, 5))
+        pm.Normal("y", w, 0.5, observed=y)
+    at = 1 + np.minimum(*np.indices((5, 5)) * 1.0)
+    logp = pms.marginalize(model, "w").compile_logp()
+    found, expected = [], []
+    for s in (0.5, 1.0, 2.0):
+        cov = 1 + s**2 * (at - 1) + 0.25 * np.eye(5)
+        prior = stats.halfnorm.logpdf(s) + np.log(s)
+        expected.append(prior + stats.multivariate_normal.logpdf(y, np.zeros(5), cov).sum())
+        found.append(logp({"s_log__": np.log(s)}))
+    np.testing.assert_allclose(found, expected, atol=0.02)
+
+
 @pytest.mark.parametrize("walk", [False, True])
 def test_levels_of_series(walk):
     """Constants of PyMC's AR, and drifts of its random walk: what is left is normal together."""
