@@ -118,4 +118,5 @@ def reach(finding: Finding) -> float:
 
 def _named(finding: Finding) -> str:
     _, title, value, bound, _ = finding.row()
-    return f"{title}: {value} {f'({bound})' if bound else ''}".rstrip()
+    number = f"{value} {f'({bound})' if bound else ''}".rstrip().replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{title}: {number}"
