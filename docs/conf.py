@@ -1,8 +1,9 @@
 import os
+import re
 from pathlib import Path
 
 from docutils import nodes
-from docutils.utils.math import latex2mathml, wrap_math_code
+from docutils.utils.math import latex2mathml
 
 from pymc_subsample import __version__
 
@@ -78,7 +79,8 @@ def spread_out(app, env, docnames):
 def as_mathml(writer, node):
     """Write mathematics that browsers show themselves: MathJax would come from the network."""
     block = isinstance(node, nodes.math_block)
-    code = wrap_math_code(node.astext(), block)
+    # TeX takes a digit each from `\tfrac12`, docutils the number 12.
+    code = re.sub(r"(frac) *(\d)", r"\1{\2}", node.astext())
     writer.body.append(latex2mathml.tex2mathml(code, as_block=block))
     raise nodes.SkipNode
 
