@@ -1,9 +1,8 @@
 import os
-import re
 from pathlib import Path
 
 from docutils import nodes
-from docutils.utils.math import latex2mathml
+from latex2mathml.converter import convert
 
 from pymc_subsample import __version__
 
@@ -78,10 +77,8 @@ def spread_out(app, env, docnames):
 
 def as_mathml(writer, node):
     """Write mathematics that browsers show themselves: MathJax would come from the network."""
-    block = isinstance(node, nodes.math_block)
-    # TeX takes a digit each from `\tfrac12`, docutils the number 12.
-    code = re.sub(r"(frac) *(\d)", r"\1{\2}", node.astext())
-    writer.body.append(latex2mathml.tex2mathml(code, as_block=block))
+    display = "block" if isinstance(node, nodes.math_block) else "inline"
+    writer.body.append(convert(node.astext(), display=display))
     raise nodes.SkipNode
 
 
