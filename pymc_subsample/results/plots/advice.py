@@ -107,5 +107,5 @@ def plot_advice(advice: Advice, *, backend: str | None = None, **pc_kwargs: Any)
 def _write(pc: PlotCollection, name: str, x: float, y: float, text: str, colour: str) -> None:
     pc.map(
         visuals.annotate_xy, name, data=pairs("seconds", x, y), text=text, color=colour,
-        horizontal_align="left", vertical_align="center",
+        horizontal_align="left",
     )  # fmt: skip
