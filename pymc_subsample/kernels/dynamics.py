@@ -52,8 +52,11 @@ Phase = namedtuple("Phase", "position gradient momentum force velocity")
 #
 # diverging, crossed : 1.0 where it was given up, and where a step led to a density of zero from a
 #     point up to which the trajectory was followed well
+# error, largest : of the energy where it ends, and the largest of any of its points
+# place : leapfrog steps from where it began to where it ends, negative if they lead back
 Transition = namedtuple(
-    "Transition", "estimate probability moved diverging crossed energy error n_steps depth"
+    "Transition",
+    "estimate probability moved diverging crossed energy error largest place n_steps depth",
 )
 
 # What is counted of several, by position, at the beginning of what a run of them reports.
@@ -62,21 +65,32 @@ COUNTED = (
     "accepted",
     "energy",
     "energy_error",
+    "max_energy_error",
+    "index_in_trajectory",
     "diverging",
     "crossed",
     "n_steps",
     "tree_depth",
 )
-RATE, ACCEPTED, ENERGY, ERROR, DIVERGING, CROSSED, STEPS, DEPTH = range(len(COUNTED))
+(RATE, ACCEPTED, ENERGY, ERROR, LARGEST, PLACE, DIVERGING, CROSSED, STEPS,
+ DEPTH) = range(len(COUNTED))  # fmt: skip
+
+
+@inner
+def larger(one, other):
+    """Return the one that is further from zero."""
+    return other if abs(other) > abs(one) else one
 
 
 @inner
 def count(transition, info):
-    """Add what a transition reports; its energies take the place of those before."""
+    """Add what a transition reports; its energies and place replace those of the one before."""
     info[RATE] += transition.probability
     info[ACCEPTED] += transition.moved
     info[ENERGY] = transition.energy
     info[ERROR] = transition.error
+    info[LARGEST] = larger(info[LARGEST], transition.largest)
+    info[PLACE] = transition.place
     info[DIVERGING] += transition.diverging
     info[CROSSED] += transition.crossed
     info[STEPS] += transition.n_steps
@@ -150,7 +164,7 @@ def trajectory(rng, density, surface, theta, grad, estimate, moves):
     energy = kinetic(at.momentum) - estimate[0]
     copy(theta, at.position)
     scale_back(factor, grad, active, at.force)
-    new, taken, error, crossed = estimate, 0, 0.0, 0.0
+    new, taken, error, crossed, largest = estimate, 0, 0.0, 0.0, 0.0
     for _ in range(n_steps):
         new = leapfrog(density, surface, at, moves, step_size)
         taken += 1
@@ -158,19 +172,23 @@ def trajectory(rng, density, surface, theta, grad, estimate, moves):
             crossed = 1.0 * (new[0] == -np.inf and abs(error) < _FOLLOWED)
             break
         error = kinetic(at.momentum) - new[0] - energy
+        largest = larger(largest, error)
     error = kinetic(at.momentum) - new[0] - energy
     diverging = not is_finite(error) or error > DIVERGENCE
     probability = 0.0 if diverging else min(1.0, np.exp(-error))
     shown = error if is_finite(error) else np.inf
+    largest = larger(largest, shown)
     if rng.random() < probability:
         copy(at.position, theta)
         copy(at.gradient, grad)
         return Transition(
-            new, probability, 1.0, 1.0 * diverging, 0.0, energy + error, shown, 1.0 * taken, 0.0
-        )
+            new, probability, 1.0, 1.0 * diverging, 0.0, energy + error, shown, largest,
+            1.0 * taken, 1.0 * taken, 0.0,
+        )  # fmt: skip
     return Transition(
-        estimate, probability, 0.0, 1.0 * diverging, crossed, energy, shown, 1.0 * taken, 0.0
-    )
+        estimate, probability, 0.0, 1.0 * diverging, crossed, energy, shown, largest, 0.0,
+        1.0 * taken, 0.0,
+    )  # fmt: skip
 
 
 @inner
@@ -214,7 +232,7 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
     # Both ends of the trajectory: 0 is the left one.
     ends = np.empty((2, theta.shape[0]))
     end_momentum, end_force = np.empty((2, size)), np.empty((2, size))
-    end_change = np.zeros(2)  # Of the energy.
+    end_change, end_place = np.zeros(2), np.zeros(2)  # Of the energy; steps from the start.
     at = phase(theta.shape[0], size)
     position, gradient, momentum, force, _ = at
     chosen, chosen_grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
@@ -231,7 +249,7 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
         copy(force, end_force[side])
     copy(momentum, total)
     state, moved, error = estimate, 0.0, 0.0
-    log_weight, acceptance, taken, depth = 0.0, 0.0, 0, 0
+    log_weight, acceptance, taken, depth, largest, place = 0.0, 0.0, 0, 0, 0.0, 0.0
     diverging, crossed = False, 0.0
     while depth < depth_limit:
         side = 1 if rng.random() < 0.5 else 0
@@ -243,6 +261,7 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
             part[a] = 0.0
         before = end_change[side]
         part_weight, candidate, candidate_error, turning = -np.inf, estimate, 0.0, False
+        candidate_leaf = 0
         for leaf in range(1 << depth):
             new = leapfrog(density, surface, at, moves, h)
             taken += 1
@@ -250,6 +269,7 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
             if not is_finite(change):
                 change = -np.inf
             acceptance += min(1.0, np.exp(change))
+            largest = larger(largest, -change)
             if change < -DIVERGENCE:
                 diverging = True
                 crossed = 1.0 * (new[0] == -np.inf and abs(before) < _FOLLOWED)
@@ -259,7 +279,7 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
             if np.log(rng.random()) < change - part_weight:
                 copy(position, chosen)
                 copy(gradient, chosen_grad)
-                candidate, candidate_error = new, -change
+                candidate, candidate_error, candidate_leaf = new, -change, leaf
             for a in range(size):
                 part[a] += momentum[a]
             last = bits(leaf >> 1)
@@ -280,7 +300,9 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
         if diverging or turning:
             break
         depth += 1
+        direction = 1.0 if side else -1.0
         if np.log(rng.random()) < part_weight - log_weight:
+            place = end_place[side] + direction * (candidate_leaf + 1)
             copy(chosen, theta)
             copy(chosen_grad, grad)
             state, error, moved = candidate, candidate_error, 1.0
@@ -289,11 +311,12 @@ def tree(rng, density, surface, theta, grad, estimate, moves):
         copy(momentum, end_momentum[side])
         copy(force, end_force[side])
         end_change[side] = before
+        end_place[side] += direction * (1 << (depth - 1))
         for a in range(size):
             total[a] += part[a]
         if turned(end_momentum[0], end_momentum[1], total):
             break
     return Transition(
-        state, acceptance / taken, moved, 1.0 * diverging, crossed, energy + error, error,
-        1.0 * taken, 1.0 * depth,
+        state, acceptance / taken, moved, 1.0 * diverging, crossed, energy + error, error, largest,
+        place, 1.0 * taken, 1.0 * depth,
     )  # fmt: skip

@@ -39,11 +39,12 @@ HMCECS = Sampler(
     rules=RULES,
     numbers=(
         "acceptance_rate", "accepted", "data_share", "energy", "energy_error",
-        "loglik_variance", "model_logp", "step_size", "step_size_bar", "subset_accepted",
-        "tree_depth",
+        "loglik_variance", "max_energy_error", "model_logp", "step_size", "step_size_bar",
+        "subset_accepted", "tree_depth",
     ),
     others={
-        "n_steps": np.int64, "sign": np.int64, "subsample_size": np.int64, "diverging": bool,
+        "index_in_trajectory": np.int64, "n_steps": np.int64, "sign": np.int64,
+        "subsample_size": np.int64, "diverging": bool,
         "divergences": int, "reached_max_treedepth": bool,
     },
     shown=("divergences", "step_size", "data_share"),

@@ -128,8 +128,10 @@ def walk(rng, density, surface, theta, grad, estimate, moves):
     if rng.random() < probability:
         copy(position, theta)
         copy(gradient, grad)
-        return Transition(new, probability, 1.0, 0.0, 0.0, -new[0], shown, 1.0, 0.0)
-    return Transition(estimate, probability, 0.0, 0.0, 0.0, -estimate[0], shown, 1.0, 0.0)
+        return Transition(new, probability, 1.0, 0.0, 0.0, -new[0], shown, shown, 1.0, 1.0, 0.0)
+    return Transition(
+        estimate, probability, 0.0, 0.0, 0.0, -estimate[0], shown, shown, 0.0, 1.0, 0.0
+    )
 
 
 DYNAMICS = {"hmc": trajectory, "nuts": tree, "random-walk": walk}

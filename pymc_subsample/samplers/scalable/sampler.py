@@ -47,11 +47,13 @@ SCALABLE_MH = Sampler(
     number=2,
     rules=RULES,
     numbers=(
-        "acceptance_rate", "accepted", "data_share", "energy", "energy_error", "rows_accepted",
-        "rows_read", "step_size", "step_size_bar", "tightness", "tree_depth", "passes",
+        "acceptance_rate", "accepted", "data_share", "energy", "energy_error",
+        "max_energy_error", "rows_accepted", "rows_read", "step_size", "step_size_bar", "tightness",
+        "tree_depth", "passes",
     ),
     others={
-        "n_steps": np.int64, "diverging": bool, "divergences": int, "reached_max_treedepth": bool,
+        "index_in_trajectory": np.int64, "n_steps": np.int64, "diverging": bool,
+        "divergences": int, "reached_max_treedepth": bool,
     },
     shown=("divergences", "rows_accepted", "rows_read"),
     chosen=("acceptance", "proposal", "control_variate_order", "predicted_acceptance"),

@@ -160,6 +160,7 @@ def test_result_is_what_pymc_and_arviz_expect(model, step):
     assert result.posterior.sizes["draw"] == 30
     assert result.warmup_posterior.sizes["draw"] == 40
     expected = {"acceptance_rate", "diverging", "energy", "energy_error", "loglik_variance"}
+    expected |= {"max_energy_error", "index_in_trajectory"}
     expected |= {
         "sign",
         "tree_depth",
