@@ -1,4 +1,8 @@
+import os
 from pathlib import Path
+
+from docutils import nodes
+from latex2mathml.converter import convert
 
 from pymc_subsample import __version__
 
@@ -12,7 +16,6 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx_design",
 ]
 templates_path = ["_templates"]
@@ -20,6 +23,7 @@ exclude_patterns = ["_build", "_templates", "jupyter_execute"]
 
 autosummary_generate = True
 numpydoc_show_class_members = False
+maximum_signature_line_length = 80  # an argument on a line of its own beyond it
 
 myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -29,7 +33,10 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 nb_merge_streams = True
+# It is about the machine that builds the pages.
+os.environ["PYTHONWARNINGS"] = "ignore:PyTensor could not link to a BLAS"
 
+html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = "pymc_subsample"
 html_favicon = "_static/icon.svg"
@@ -58,7 +65,7 @@ LONGEST = {
 
 def spread_out(app, env, docnames):
     """Have processes that read successive pages run notebooks of about as many minutes each."""
-    run = [name for name in docnames if name.startswith(("howto/", "tutorials/"))]
+    run = [x for x in docnames if x.startswith(("gallery/", "howto/", "quickstart", "tutorials/"))]
     parts = (
         [name for name in run if name in LONGEST],
         [name for name in run if name not in LONGEST],
@@ -68,8 +75,16 @@ def spread_out(app, env, docnames):
     docnames.sort(key=place.__getitem__)
 
 
+def as_mathml(writer, node):
+    """Write mathematics that browsers show themselves: MathJax would come from the network."""
+    display = "block" if isinstance(node, nodes.math_block) else "inline"
+    writer.body.append(convert(node.astext(), display=display))
+    raise nodes.SkipNode
+
+
 def setup(app):
     """Make the folder for static files, to which the theme copies logos before Sphinx makes it."""
     Path(app.outdir, "_static").mkdir(parents=True, exist_ok=True)
+    app.add_html_math_renderer("mathml", (as_mathml, None), (as_mathml, None))
     app.connect("env-before-read-docs", spread_out)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOMES[name]
-    with announced(name), doing("loading what it needs, or compiling it"), without_collection():
+    with announced(name), doing("loading or compiling code"), without_collection():
         if home == __name__:  # a module of public names
             return import_module(f"{home}.{name}")
         return getattr(import_module(home), name)

@@ -1,7 +1,7 @@
 r"""Logarithms of sums of exponentials over intervals.
 
 The coefficients of :math:`\log \sum_s e^{T_s}` along a direction are means and cumulants of those
-of the terms, :math:`X_s, Y_s, \dots` of order 1, 2, ..., under weights
+of the terms, :math:`X_s, Y_s, \ldots` of order 1, 2, ..., under weights
 :math:`p_s \propto e^{T_s}`: of order 2 :math:`E Y + \tfrac12 \mathrm{Var} X`, of order 3
 :math:`E Z + \mathrm{Cov}(X, Y) + \tfrac16 \kappa_3(X)`, and so on. Cumulants are bounded by ranges,
 whatever the weights are, and by moments about the mean at the center, with the largest weights

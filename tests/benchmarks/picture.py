@@ -10,8 +10,8 @@ slowest coefficient; errors are the largest of a mean, in posterior standard dev
 standard deviation, as a ratio, against the exact posterior of all rows, and hold the Monte Carlo
 error of so many draws. Seconds are the processor's: give BLAS one thread (OMP_NUM_THREADS=1).
 
-Writes `speed.csv`, with the commit and the load of the machine in its first lines, the two halves
-of the picture for light pages and dark ones, without a background
+Writes `speed.csv`, `speed.txt` with the commit and the load of the machine, the two halves of the
+picture for light pages and dark ones, without a background
 (`speed-light.svg`, `error-dark.svg`, ...), and both with one (`speed.png`). Those on the site are
 made with `--folder docs/_static`.
 """
@@ -76,7 +76,7 @@ def measured(args):
 
 def read(file):
     with file.open() as lines:
-        lines = [line.strip().split(",") for line in lines if not line.startswith("#")]
+        lines = [line.strip().split(",") for line in lines]
     return [[int(n), name, *map(float, numbers)] for n, name, *numbers in lines[1:]]
 
 
@@ -87,8 +87,8 @@ def write(file, lines, notes):
         return f"{cell:.0f}" if cell >= 100 else f"{cell:.3g}"
 
     cells = [COLUMNS, *([text(cell) for cell in line] for line in lines)]
-    notes = [f"# {note}" for note in notes]
-    file.write_text("\n".join([*notes, *(",".join(line) for line in cells)]) + "\n")
+    file.write_text("".join(",".join(line) + "\n" for line in cells))
+    file.with_suffix(".txt").write_text("".join(f"{note}\n" for note in notes))
 
 
 def draw(lines, folder):

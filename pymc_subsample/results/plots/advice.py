@@ -8,7 +8,15 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.results.advise.result import DAY, HOUR, Advice, duration, shortened
-from pymc_subsample.results.plots.figures import GREY, bars, collection, decorate, pairs, picture
+from pymc_subsample.results.plots.figures import (
+    GREY,
+    bars,
+    collection,
+    decorate,
+    dot,
+    pairs,
+    picture,
+)
 
 _MOST_TICKS = 8  # That are legible side by side.
 _WIDTH = 80  # Characters of a line of the title, which fit into the figure.
@@ -25,7 +33,7 @@ def plot_advice(advice: Advice, *, backend: str | None = None, **pc_kwargs: Any)
 
     A line per sampler, the fastest first, on a log scale of seconds: from its set-up to the whole
     run, whose end is a filled point where draws are exact and an open one where they are perturbed;
-    a triangle to the right is a lower bound, or a time without end. The one that is recommended has
+    a triangle is a lower bound, or a time without end. The one that is recommended has
     another colour. Those that failed their pilot's checks say so, and those below that were refused
     or not tried have their reason in the place of a line.
 
@@ -59,8 +67,9 @@ def plot_advice(advice: Advice, *, backend: str | None = None, **pc_kwargs: Any)
     finite = [x for x in (*starts, *ends) if np.isfinite(x)] or [1.0]
     first, last = min(finite) / 2, max(finite)
     limits = first, last * (last / first) ** 0.5 * 2
-    ends = np.where(np.isfinite(ends), ends, np.sqrt(last * limits[1]))
-    starts = np.where(np.isnan(starts), first / 2, starts)
+    # Logarithms are drawn: of the backends, matplotlib alone has an axis for them.
+    ends = np.log10(np.where(np.isfinite(ends), ends, np.sqrt(last * limits[1])))
+    starts = np.log10(np.where(np.isnan(starts), first / 2, starts))
     panel = xr.Dataset({"seconds": ("option", ends)})
     pc = collection(panel, [], (8.6, 1.5 + 0.33 * k), backend, pc_kwargs)
 
@@ -70,25 +79,25 @@ def plot_advice(advice: Advice, *, backend: str | None = None, **pc_kwargs: Any)
         line = bars("seconds", starts[[j]], ends[[j]], places[[j]])
         pc.map(visuals.line_xy, f"{option.sampler} line", data=line, color=colour, width=2.5)
         point = xr.Dataset({"seconds": ends[j]})
-        face = colour if option.exact else "none"
-        marker = {"marker": ">"} if option.at_least or np.isinf(option.seconds) else {}
+        face = colour if option.exact else "B0"  # the background
+        marker = {"marker": "C2"} if option.at_least or np.isinf(option.seconds) else {}
         pc.map(
-            visuals.scatter_xy, option.sampler, data=point, y=xr.DataArray(places[j]), size=60,
-            edgecolor=colour, facecolor=face, **marker,
+            visuals.scatter_xy, option.sampler, data=point, y=xr.DataArray(places[j]),
+            size=dot(pc, 60), edgecolor=colour, facecolor=face, **marker,
         )  # fmt: skip
         said = option.taking + (", failed its checks" if option.status == "failed" else "")
         if chosen:
             said += ", recommended"
-        _write(pc, f"{option.sampler} said", ends[j] * 1.35, places[j], said, "black")
+        _write(pc, f"{option.sampler} said", ends[j] + np.log10(1.35), places[j], said, "black")
     for place, option in zip(places[len(known) :], options[len(known) :], strict=True):
         said = shortened(": ".join(filter(None, [option.status, option.note])), 70)
-        _write(pc, f"{option.sampler} said", first * 1.05, place, said, GREY)
+        _write(pc, f"{option.sampler} said", np.log10(first * 1.05), place, said, GREY)
     ticks = [t for t in _SCALE if limits[0] <= t <= limits[1]]
     ticks = ticks[:: -(-len(ticks) // _MOST_TICKS)]
     labels = [f"{o.sampler} ({'exact' if o.exact else 'perturbed'})" for o in options]
     decorate(
-        pc, panel, xscale="log", xlim=limits, ylim=(0.5 - k, 0.5),
-        yticks=(list(places), labels), xticks=(ticks, [duration(t) for t in ticks]),
+        pc, panel, xlim=tuple(np.log10(limits)), ylim=(0.5 - k, 0.5),
+        yticks=(list(places), labels), xticks=(np.log10(ticks), [duration(t) for t in ticks]),
         xlabel=f"Predicted time to {advice.effective_draws:,} effective draws",
     )  # fmt: skip
     pc.add_title(fill(advice.answer, _WIDTH))
@@ -98,5 +107,5 @@ def plot_advice(advice: Advice, *, backend: str | None = None, **pc_kwargs: Any)
 def _write(pc: PlotCollection, name: str, x: float, y: float, text: str, colour: str) -> None:
     pc.map(
         visuals.annotate_xy, name, data=pairs("seconds", x, y), text=text, color=colour,
-        horizontal_align="left", vertical_align="center",
+        horizontal_align="left",
     )  # fmt: skip

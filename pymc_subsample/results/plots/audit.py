@@ -77,7 +77,7 @@ def plot_audit(
     pc = collection(panels, ["__variable__"], figsize, backend, pc_kwargs, sharey=True)
     span = xr.Dataset({name: ("end", list(ends)) for name, (_, _, *ends) in _PANELS.items()})
     pc.map(visuals.vspan, "tolerated", data=span, color=GREY, alpha=0.15)
-    pc.map(visuals.vline, "none", data=span.mean("end"), color=GREY, linestyle="--")
+    pc.map(visuals.vline, "none", data=span.mean("end"), color=GREY, linestyle="C1")
     noise = {"mean": errors["noise"].values, "sd": errors["sd_noise"].values}
     lines = xr.merge([bars(x, errors[x] - noise[x], errors[x] + noise[x], places) for x in _PANELS])
     pc.map(visuals.line_xy, "noise", data=lines, color="C0")

@@ -186,8 +186,8 @@ def plot_error_against_cost(
     pc, _ = _curves("error", lines, labels, backend, pc_kwargs)
     plain: dict[str, Any] = {"ignore_aes": "all", "color": GREY}
     tolerated, known = (xr.Dataset({"error": value}) for value in (SHIFT_BOUND, noise))
-    pc.map(visuals.hline, "tolerated", data=tolerated, linestyle=":", **plain)
-    pc.map(visuals.hline, "reference", data=known, linestyle="--", **plain)
+    pc.map(visuals.hline, "tolerated", data=tolerated, linestyle="C2", **plain)
+    pc.map(visuals.hline, "reference", data=known, linestyle="C1", **plain)
     return pc
 
 

@@ -102,6 +102,11 @@ def xy(x: xr.DataArray, y: xr.Dataset) -> xr.Dataset:
     return xr.concat(parts, "plot_axis").assign_coords(plot_axis=["x", "y"])
 
 
+def dot(pc: PlotCollection, area: float) -> float:
+    """Return the size of a point of some area: bokeh alone takes its width."""
+    return area**0.5 if pc.backend == "bokeh" else area
+
+
 def decorate(pc: PlotCollection, data: xr.Dataset, **what: Any) -> None:
     """Set titles, labels, limits, scales and ticks of the panels that some data belong to."""
 

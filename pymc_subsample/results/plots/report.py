@@ -10,7 +10,7 @@ from arviz_plots import PlotCollection, visuals
 from pymc_subsample.diagnostics.checks import Finding
 from pymc_subsample.diagnostics.findings import COLOURS
 from pymc_subsample.results.audit.result import Audit
-from pymc_subsample.results.plots.figures import GREY, bars, collection, decorate, picture
+from pymc_subsample.results.plots.figures import GREY, bars, collection, decorate, dot, picture
 from pymc_subsample.results.plots.subsamples import draw_traces, traces
 from pymc_subsample.results.report import report
 from pymc_subsample.samplers.hmc_ecs.checks import NOISE
@@ -77,7 +77,7 @@ def plot_report(
     plain: dict[str, Any] = {"ignore_aes": "all"}
     beyond = xr.Dataset({"checks": ("end", [0.5, 1.0])})
     pc.map(visuals.vspan, "beyond", data=beyond, color=COLOURS["fail"], alpha=0.07, **plain)
-    pc.map(visuals.vline, "bound", data=beyond.min("end"), color=GREY, linestyle="--", **plain)
+    pc.map(visuals.vline, "bound", data=beyond.min("end"), color=GREY, linestyle="C1", **plain)
     places = xr.DataArray(-np.arange(k, dtype=float), dims="check")
     for status, colour in COLOURS.items():
         own = np.flatnonzero([finding.status == status for finding in checks])
@@ -87,7 +87,9 @@ def plot_report(
         way = bars("checks", 0 * x, x, y)
         pc.map(visuals.line_xy, f"{status} bars", data=way, color=colour, width=4, **plain)
         points = x.to_dataset(name="checks")
-        pc.map(visuals.scatter_xy, status, data=points, y=y, color=colour, size=40, **plain)
+        pc.map(
+            visuals.scatter_xy, status, data=points, y=y, color=colour, size=dot(pc, 40), **plain
+        )
     decorate(
         pc, panels[["checks"]], title="Checks", xlim=(-0.02, 1.02),
         yticks=(list(places.values), names), ylim=(0.5 - k, 0.5),
@@ -119,4 +121,5 @@ def reach(finding: Finding) -> float:
 
 def _named(finding: Finding) -> str:
     _, title, value, bound, _ = finding.row()
-    return f"{title}: {value} {f'({bound})' if bound else ''}".rstrip()
+    number = f"{value} {f'({bound})' if bound else ''}".rstrip().replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{title}: {number}"

@@ -9,7 +9,7 @@ from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.diagnostics.integrals import counted, worded
 from pymc_subsample.results.efficiency import per_step, subsampling_statistics
-from pymc_subsample.results.plots.figures import GREY, collection, decorate, named, picture, xy
+from pymc_subsample.results.plots.figures import GREY, collection, decorate, dot, named, picture, xy
 from pymc_subsample.samplers.hmc_ecs.checks import NOISE, REFRESH
 
 # Over which numbers are averaged. A choice: what a panel shows apart.
@@ -93,12 +93,14 @@ def draw_traces(pc: PlotCollection, traced: Traces) -> None:
     stats, titles, bounds = traced
     noisy = stats[[name for name in titles if name.endswith("variance")]]
     if noisy.data_vars:
-        pc.map(visuals.scatter_xy, "draws", data=xy(noisy["draw"], noisy), alpha=0.25, size=3)
+        pc.map(
+            visuals.scatter_xy, "draws", data=xy(noisy["draw"], noisy), alpha=0.25, size=dot(pc, 3)
+        )
     stretch = max(stats.sizes["draw"] // _WINDOWS, 1)
     means = stats.coarsen(draw=stretch, boundary="trim").mean()
     pc.map(visuals.line_xy, "means", data=xy(means["draw"], means))
     if bounds:
-        line = {"ignore_aes": "all", "color": GREY, "linestyle": "--"}
+        line = {"ignore_aes": "all", "color": GREY, "linestyle": "C1"}
         pc.map(visuals.hline, "bounds", data=xr.Dataset(bounds), **line)
     for name, title in titles.items():
         values = stats[name].values
@@ -172,9 +174,9 @@ def plot_batch_sizes(
     figsize = (3.6 * columns + (columns == 1), 3.4 * -(-len(sizes) // columns))
     pc = collection(means, ["run"], figsize, backend, pc_kwargs, sharex=True, sharey=True)
     pc.map(visuals.hist, "bars", data=bars, color="C0", alpha=0.6)
-    pc.map(visuals.vline, "mean", data=means, color="black", linestyle="--")
+    pc.map(visuals.vline, "mean", data=means, color="black", linestyle="C1")
     of_rows = xr.Dataset({"batch_size": ("run", list(rows.values()))}, run)
-    pc.map(visuals.vline, "rows", data=of_rows, color=GREY, linestyle=":")
+    pc.map(visuals.vline, "rows", data=of_rows, color=GREY, linestyle="C2")
     for name, size in sizes.items():
         said = f"mean {size.mean():,.0f} of {rows[name]:,.0f} {counted([of[name]])}"
         decorate(pc, means.sel(run=[name]), title=f"{name}\n{said}" if name else said)

@@ -223,9 +223,9 @@ def _changed(step: "HMCECS", cause: str, before: int, always: int) -> Notice:
 
 
 def also(step: "HMCECS") -> str:
-    """Say how many rows, or units, are read always."""
+    """Say how many rows, or units, are read at every draw."""
     e = len(step.subsample.always)
-    return f" and {e:,} outlying {each(step)} that are read always" if e else ""
+    return f" plus {e:,} outlying {each(step)} read at every draw" if e else ""
 
 
 class Pace:

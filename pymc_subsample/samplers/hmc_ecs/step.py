@@ -52,9 +52,9 @@ def _report(step: "HMCECS") -> None:
             f"takes all of them{beside.said}."
         )
     subsample = (
-        f"subsample of {'about ' * (step.kind == BLOCK_POISSON)}{subsample_size:,} {each(step)} "
-        f"({subsample_size / n:.2%}) in {blocks}{also(step)}"
-        f"{' to start with' if may_change else ''}; "
+        f"{'starting with a ' * may_change}subsample of "
+        f"{'about ' * (step.kind == BLOCK_POISSON)}{subsample_size:,} {each(step)} "
+        f"({subsample_size / n:.2%}) in {blocks}{also(step)}; "
         f"predicted variance of the log-likelihood estimate {amount(variance)}"
     )
     if step.exact:

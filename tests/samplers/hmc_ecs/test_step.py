@@ -271,10 +271,10 @@ def test_set_up_is_reported(model, caplog):
         pms.HMCECS(model=model, subsample_size=60)
     assert "600 rows of y" in caplog.text
     assert "60 rows (10.00%)" in caplog.text
-    assert "to start with" not in caplog.text
+    assert "starting with" not in caplog.text
     with caplog.at_level(logging.INFO, "pymc.subsample"):
         pms.HMCECS(model=model)
-    assert "to start with" in caplog.text
+    assert "starting with" in caplog.text
 
 
 @pytest.mark.costly(cases=0)
