@@ -143,7 +143,7 @@ def at_home(example, *rooms):
             patched.setattr(room, "__path__", [*room.__path__, str(place)])
         yield patched
     gone = []
-    for name, module in sys.modules.items():
+    for name, module in list(sys.modules.items()):
         if str(EXAMPLES / example) in str(getattr(module, "__file__", "")):
             room, _, short = name.rpartition(".")
             delattr(sys.modules[room], short)
