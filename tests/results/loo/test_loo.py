@@ -715,7 +715,7 @@ def test_few_draws_and_no_results_are_refused(small):
     model, idata = small
     with pytest.raises(ValueError, match="idata has 20 draws"):
         pms.loo(idata.isel(draw=slice(10)), model=model)
-    with pytest.raises(TypeError, match=r"must be an xarray\.DataTree"):
+    with pytest.raises(TypeError, match=r"must be the DataTree"):
         pms.loo(SimpleNamespace(), model=model)
 
 

@@ -699,7 +699,7 @@ def test_models_that_cannot_be_predicted_are_refused_by_name(idata):
         pms.predict(tree(**lost), "won_", model=model_of())
     with pytest.raises(ValueError, match=r"shape \(3,\) per draw"):
         pms.predict(tree(**short), "won_", model=model_of())
-    with pytest.raises(TypeError, match=r"must be an xarray\.DataTree"):
+    with pytest.raises(TypeError, match=r"must be the DataTree"):
         pms.predict(idata["posterior"].to_dataset(), "won_", model=model_of())
     with pytest.raises(pms.TallModelError, match="coupled by CumOp"):
         pms.predict(tree(b=np.ones((1, 9))), "rank", model=coupled())
