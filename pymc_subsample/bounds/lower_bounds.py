@@ -29,11 +29,11 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.bounds.everywhere import ANYWHERE, affine_in, distinct, hulls, least
 from pymc_subsample.bounds.predictor_ranges import exact_step
 from pymc_subsample.bounds.softmax import least_curvature
 from pymc_subsample.bounds.tangents import tangent
 from pymc_subsample.expansion import linear_predictors
+from pymc_subsample.expansion.everywhere import ANYWHERE, affine_in, distinct, hulls, least
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.linear import linear_expansion
 from pymc_subsample.expansion.reference import reference_at

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 import numpy as np
 import scipy.linalg
 
-from pymc_subsample.bounds.coefficients import within_their_span
+from pymc_subsample.expansion.coefficients import within_their_span
 from pymc_subsample.expansion.curvature import units
 from pymc_subsample.expansion.expansion import Expansion
 from pymc_subsample.expansion.reference import Reference

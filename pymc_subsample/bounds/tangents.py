@@ -17,8 +17,8 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.bounds.coefficients import Coefficients
-from pymc_subsample.bounds.everywhere import ANYWHERE
+from pymc_subsample.expansion.coefficients import Coefficients
+from pymc_subsample.expansion.everywhere import ANYWHERE
 from pymc_subsample.expansion.row_code import RowCode
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, rebuild, specialised
 from pymc_subsample.graph.interpreter import NoForm

@@ -19,14 +19,14 @@ from numba import types
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
 
-from pymc_subsample.bounds.coefficients import Coefficients
-from pymc_subsample.bounds.everywhere import distinct, largest_size
 from pymc_subsample.compiled.functions import (
     Compiled,
     compile_source,
 )
 from pymc_subsample.expansion import linear_source
+from pymc_subsample.expansion.coefficients import Coefficients
 from pymc_subsample.expansion.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
+from pymc_subsample.expansion.everywhere import distinct, largest_size
 from pymc_subsample.expansion.expansion import Expansion, parameter_functions
 from pymc_subsample.expansion.linear_source import LoopCode
 from pymc_subsample.expansion.packing import Packer

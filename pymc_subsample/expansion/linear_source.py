@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pymc_subsample.bounds.coefficients import multiplicity
+from pymc_subsample.expansion.coefficients import multiplicity
 from pymc_subsample.expansion.row_layout import FLAT, AffineMap, RowLayout
 from pymc_subsample.kernels.model import ALONE
 

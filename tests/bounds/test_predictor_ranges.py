@@ -9,10 +9,10 @@ import pytest
 from models import K, N
 
 from pymc_subsample.bounds import predictor_ranges as reach_module
-from pymc_subsample.bounds.everywhere import distinct, largest_size
 from pymc_subsample.bounds.predictor_ranges import everywhere
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion import expansion as expansion_module
+from pymc_subsample.expansion.everywhere import distinct, largest_size
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.minibatch.largest_term import farthest, linear_bound
 

@@ -9,9 +9,9 @@ import pytest
 
 import pymc_subsample as pms
 from pymc_subsample.bounds import predictor_ranges as reach_module
-from pymc_subsample.bounds.coefficients import combined
 from pymc_subsample.bounds.predictor_ranges import nearby
 from pymc_subsample.expansion import expand
+from pymc_subsample.expansion.coefficients import combined
 from pymc_subsample.expansion.quadratic import Posterior
 from pymc_subsample.expansion.search import find_mode
 from pymc_subsample.graph.interpreter import NoForm

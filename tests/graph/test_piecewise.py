@@ -8,7 +8,7 @@ from pytensor.scalar.basic import UnaryScalarOp
 from pytensor.tensor.elemwise import Elemwise
 from scipy.special import erfc, erfcx
 
-from pymc_subsample.bounds.coefficients import Coefficients
+from pymc_subsample.expansion.coefficients import Coefficients
 from pymc_subsample.graph.piecewise import Pieces
 
 SHORT, LONG = 0.05, 2.0

@@ -20,7 +20,6 @@ import pytest
 from numba import types
 
 import pymc_subsample as pms
-from pymc_subsample.bounds.everywhere import distinct
 from pymc_subsample.bounds.predictor_ranges import reach
 from pymc_subsample.chain.arguments import workers as checked
 from pymc_subsample.compiled import cache
@@ -29,6 +28,7 @@ from pymc_subsample.diagnostics.estimate_errors import Estimator, read_all, read
 from pymc_subsample.diagnostics.look import log_posteriors
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion import expansion as expansion_module
+from pymc_subsample.expansion.everywhere import distinct
 from pymc_subsample.expansion.reference import reference_at
 from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.graph.numpy_functions import numpy_function

@@ -6,9 +6,9 @@ import pytensor.tensor as pt
 import pytest
 from scipy.optimize import minimize_scalar
 
-from pymc_subsample.bounds.everywhere import affine_in, largest_size, least
 from pymc_subsample.bounds.lower_bounds import bounded_expansion
 from pymc_subsample.bounds.softmax import least_curvature
+from pymc_subsample.expansion.everywhere import affine_in, largest_size, least
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModel
 
