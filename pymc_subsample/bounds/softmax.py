@@ -36,16 +36,16 @@ from pymc_subsample.graph.interpreter import NoForm, array_of, axes_of
 from pymc_subsample.graph.scalars import Scalars
 
 # A number, or a graph over rows that reads data alone.
-type Known = float | Variable
+type Number = float | Variable
 # A multiple of the outer product of a vector, by its places.
-type Outer = tuple[Known, Mapping[Any, Known]]
+type Outer = tuple[Number, Mapping[Any, Number]]
 
 _EXTREMES = (Maximum, Minimum, ScalarMaximum, ScalarMinimum)
 _TRUTHS = {"AND", "EQ", "GE", "GT", "Invert", "IsInf", "IsNan", "LE", "LT", "NEQ", "OR"}
 
 
 @dataclass(frozen=True)
-class _Bent:
+class _Curved:
     """A function of the predictors: `number` if it reads data alone.
 
     Its second derivatives are between minus the sum of `below` and the sum of `above`; None is no
@@ -54,11 +54,11 @@ class _Bent:
     """
 
     number: Variable | None = None
-    slopes: Mapping[Any, Known] = field(default_factory=dict)
+    slopes: Mapping[Any, Number] = field(default_factory=dict)
     straight: bool = False
     below: Sequence[Outer] | None = None
     above: Sequence[Outer] | None = None
-    terms: Sequence[tuple["_Bent", Known]] = ()
+    terms: Sequence[tuple["_Curved", Number]] = ()
     positive: bool = False  # from zero up
 
     @property
@@ -66,7 +66,7 @@ class _Bent:
         return self.below is not None or self.above is not None
 
     @property
-    def known(self) -> Known:
+    def known(self) -> Number:
         """The number, as a factor."""
         if isinstance(self.number, Constant):
             return float(self.number.data.item())
@@ -74,8 +74,8 @@ class _Bent:
         return self.number.astype("float64")
 
 
-def _affine(slopes: Mapping[Any, Known]) -> _Bent:
-    return _Bent(slopes=slopes, straight=True, below=(), above=())
+def _affine(slopes: Mapping[Any, Number]) -> _Curved:
+    return _Curved(slopes=slopes, straight=True, below=(), above=())
 
 
 _NOTHING = _affine({})
@@ -91,7 +91,7 @@ def least_curvature(
     fgraph = specialised([*predictors, *data], [output])
     count = len(predictors)
     known = {
-        v: array_of([_affine({e: 1.0}) if e < count else _Bent(number=v)], (1,))
+        v: array_of([_affine({e: 1.0}) if e < count else _Curved(number=v)], (1,))
         for e, v in enumerate(fgraph.inputs)
     }
     try:
@@ -119,15 +119,15 @@ class _Opaque:
     """The largest of some functions, which cancels: it is taken from them before exponentials."""
 
 
-def _opaque(slopes: Mapping[Any, Known]) -> bool:
+def _opaque(slopes: Mapping[Any, Number]) -> bool:
     return any(isinstance(e, _Opaque) for e in slopes)
 
 
-def _is_zero(x: Known) -> bool:
+def _is_zero(x: Number) -> bool:
     return isinstance(x, float) and x == 0.0
 
 
-def _product(*factors: Known) -> Known:
+def _product(*factors: Number) -> Number:
     number = float(np.prod([f for f in factors if isinstance(f, float)]))
     others = [f for f in factors if not isinstance(f, float)]
     if not others or number == 0.0:
@@ -135,7 +135,7 @@ def _product(*factors: Known) -> Known:
     return reduce(pt.mul, others if number == 1.0 else [number, *others])
 
 
-def _sum(terms: Any) -> Known:
+def _sum(terms: Any) -> Number:
     every = list(terms)
     number = float(sum(t for t in every if isinstance(t, float)))
     others = [t for t in every if not isinstance(t, float)]
@@ -144,7 +144,7 @@ def _sum(terms: Any) -> Known:
     return reduce(pt.add, others if number == 0.0 else [number, *others])
 
 
-def _of(x: _Bent) -> _Bent:
+def _of(x: _Curved) -> _Curved:
     """Return a number as the function that it is."""
     return _NOTHING if x.number is not None else x
 
@@ -155,10 +155,10 @@ class _Curvatures(Scalars):
     def __init__(self, known: Mapping[Variable, np.ndarray]):
         super().__init__(known, self._bent)
 
-    def _number(self, x: Any) -> _Bent:
-        return _Bent(number=pt.constant(x), positive=bool(x >= 0))
+    def _number(self, x: Any) -> _Curved:
+        return _Curved(number=pt.constant(x), positive=bool(x >= 0))
 
-    def _integer(self, element: _Bent) -> int:
+    def _integer(self, element: _Curved) -> int:
         if not isinstance(element.number, Constant):
             raise NoForm
         return int(element.number.data.item())
@@ -180,8 +180,8 @@ class _Curvatures(Scalars):
             raise NoForm
         return self._elementwise(pt.sub.scalar_op, [x, np.expand_dims(total, axes)])
 
-    def _bent(self, op: Op, elements: Sequence) -> list[_Bent]:
-        x = [e if isinstance(e, _Bent) else self._number(e) for e in elements]
+    def _bent(self, op: Op, elements: Sequence) -> list[_Curved]:
+        x = [e if isinstance(e, _Curved) else self._number(e) for e in elements]
         name = type(op).__name__
         if name == "AND" and any(_is_zero(e.known) for e in x if e.number is not None):
             return [self._number(np.False_)]
@@ -193,10 +193,10 @@ class _Curvatures(Scalars):
             always = name in {"Exp", "Sqr", "Abs", *_TRUTHS} or (
                 same and all(e.positive for e in x)
             ) or (name == "Switch" and all(e.positive for e in x[1:]))  # fmt: skip
-            return [_Bent(number=graph, positive=always)]
+            return [_Curved(number=graph, positive=always)]
         match name:
             case "Exp" if x[0].finite:
-                return [_Bent(terms=((x[0], 1.0),), positive=True)]
+                return [_Curved(terms=((x[0], 1.0),), positive=True)]
             case "Log" if x[0].terms:
                 return [_log_of_sum(x[0].terms)]
             case "Log1p" if x[0].terms:
@@ -204,7 +204,7 @@ class _Curvatures(Scalars):
             case "Softplus" if x[0].finite:
                 return [_log_of_sum([(x[0], 1.0), (_NOTHING, 1.0)])]
             case "Add" if any(e.terms for e in x):
-                return [_Bent(terms=tuple(chain(*map(_terms, x))), positive=True)]
+                return [_Curved(terms=tuple(chain(*map(_terms, x))), positive=True)]
             case "Mul" if sum(e.number is None for e in x) == 1:
                 [moving] = (e for e in x if e.number is None)
                 factors = [e for e in x if e is not moving]
@@ -218,10 +218,10 @@ class _Curvatures(Scalars):
                     present = float(present != 0.0)
                 else:
                     present = present.astype("float64")
-                return [_Bent(terms=tuple((t, _product(present, p)) for t, p in moving.terms),
+                return [_Curved(terms=tuple((t, _product(present, p)) for t, p in moving.terms),
                               positive=True)]  # fmt: skip
             case "TrueDiv" if x[1].number is not None:
-                inverse = _Bent(number=pt.reciprocal(x[1].number), positive=x[1].positive)
+                inverse = _Curved(number=pt.reciprocal(x[1].number), positive=x[1].positive)
                 return self._bent(pt.mul.scalar_op, [x[0], inverse])
             case "Switch" if x[0].number is not None:
                 return [_switch(x[0].known, *x[1:])]
@@ -255,15 +255,15 @@ class _Curvatures(Scalars):
             case "Neg":
                 return [_scaled(-1.0, x[0])]
             case "Sqr" if x[0].straight and not _opaque(x[0].slopes):
-                return [_Bent(below=(), above=((2.0, x[0].slopes),), positive=True)]
+                return [_Curved(below=(), above=((2.0, x[0].slopes),), positive=True)]
         raise NoForm
 
 
-def _is_infinite(x: _Bent) -> bool:
+def _is_infinite(x: _Curved) -> bool:
     return isinstance(x.number, Constant) and bool(np.isinf(x.number.data.item()))
 
 
-def _terms(x: _Bent) -> Sequence[tuple[_Bent, Known]]:
+def _terms(x: _Curved) -> Sequence[tuple[_Curved, Number]]:
     if x.terms:
         return x.terms
     if x.number is None or not x.positive:
@@ -271,7 +271,7 @@ def _terms(x: _Bent) -> Sequence[tuple[_Bent, Known]]:
     return ((_NOTHING, 0.0 if _is_zero(x.known) else 1.0),)
 
 
-def _plus(x: _Bent, y: _Bent) -> _Bent:
+def _plus(x: _Curved, y: _Curved) -> _Curved:
     slopes = {
         e: _sum(s[e] for s in (x.slopes, y.slopes) if e in s) for e in {**x.slopes, **y.slopes}
     }
@@ -279,10 +279,10 @@ def _plus(x: _Bent, y: _Bent) -> _Bent:
     below = None if x.below is None or y.below is None else (*x.below, *y.below)
     above = None if x.above is None or y.above is None else (*x.above, *y.above)
     straight = x.straight and y.straight
-    return _Bent(slopes=slopes, straight=straight, below=below, above=above)
+    return _Curved(slopes=slopes, straight=straight, below=below, above=above)
 
 
-def _scaled(factor: Known, x: _Bent) -> _Bent:
+def _scaled(factor: Number, x: _Curved) -> _Curved:
     slopes = {e: _product(factor, s) for e, s in x.slopes.items()}
     up, down = _positive_part(factor), _positive_part(_product(-1.0, factor))
 
@@ -297,14 +297,14 @@ def _scaled(factor: Known, x: _Bent) -> _Bent:
         return tuple(found)
 
     below, above = mixed(x.below, x.above), mixed(x.above, x.below)
-    return _Bent(slopes=slopes, straight=x.straight, below=below, above=above)
+    return _Curved(slopes=slopes, straight=x.straight, below=below, above=above)
 
 
-def _positive_part(x: Known) -> Known:
+def _positive_part(x: Number) -> Number:
     return max(x, 0.0) if isinstance(x, float) else pt.maximum(x, 0.0)
 
 
-def _switch(condition: Known, x: _Bent, y: _Bent) -> _Bent:
+def _switch(condition: Number, x: _Curved, y: _Curved) -> _Curved:
     if isinstance(condition, float):
         return x if condition else y
     first = pt.neq(condition, 0).astype("float64")
@@ -314,13 +314,13 @@ def _switch(condition: Known, x: _Bent, y: _Bent) -> _Bent:
             for part, w in ((x, first), (y, 1.0 - first))
             for t, p in _terms(part)
         ]
-        return _Bent(terms=tuple(p for p in parts if not _is_zero(p[1])), positive=True)
+        return _Curved(terms=tuple(p for p in parts if not _is_zero(p[1])), positive=True)
     x, y = _of(x), _of(y)
     chosen = _plus(_scaled(first, x), _scaled(1.0 - first, y))
     return chosen
 
 
-def _log_of_sum(terms: Sequence[tuple[_Bent, Known]]) -> _Bent:
+def _log_of_sum(terms: Sequence[tuple[_Curved, Number]]) -> _Curved:
     """Return the logarithm of a sum of exponentials, of those terms that are there."""
     full = [(_of(t), p) for t, p in terms]
     if not full or any(t.terms for t, _ in full):
@@ -330,7 +330,7 @@ def _log_of_sum(terms: Sequence[tuple[_Bent, Known]]) -> _Bent:
         if any(t.below is None or _opaque(t.slopes) for t, _ in full):
             raise NoForm
         each = [(_product(p, c), a) for t, p in full for c, a in t.below or ()]
-        return _Bent(below=tuple(each))
+        return _Curved(below=tuple(each))
     slopes = [t.slopes for t, _ in full]
     # What all of them have in common makes no differences.
     common = {
@@ -351,8 +351,8 @@ def _log_of_sum(terms: Sequence[tuple[_Bent, Known]]) -> _Bent:
     ]
     if len(full) == 1:
         return _affine(common)
-    return _plus(_affine(common), _Bent(below=(), above=tuple(above)))
+    return _plus(_affine(common), _Curved(below=(), above=tuple(above)))
 
 
-def _same(x: Known | None, y: Known) -> bool:
+def _same(x: Number | None, y: Number) -> bool:
     return x is y or (isinstance(x, float) and isinstance(y, float) and x == y)

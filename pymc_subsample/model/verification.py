@@ -354,6 +354,8 @@ def _largest(output: Variable) -> int:
         for out in arrays:
             made = [out] if isinstance(node.op, Elemwise) else [out, *node.inputs]
             for var in made:
+                if None in getattr(var.type, "shape", (None,)):
+                    continue
                 if var is out or var.type.dtype != out.type.dtype:
                     size = int(np.prod(var.type.shape, dtype=int))
                     largest = max(largest, size * np.dtype(out.type.dtype).itemsize)

@@ -209,6 +209,7 @@ class _SomeRows:
     levels: np.ndarray | StoredColumn | None
     trace: RowTrace
     nodes: dict[Apply, Variable]
+    axes: Mapping[Variable, int]  # On which the rows of the term are, of what it is made of.
 
 
 def _read(reading: Reading, position: int, tables: Tables) -> list[_SomeRows]:
@@ -236,7 +237,8 @@ def _read(reading: Reading, position: int, tables: Tables) -> list[_SomeRows]:
         levels = np.maximum(index, 0) if has else None
         if grouping.runs is not None:
             levels = grouping.runs.column
-        found.append(_SomeRows(graph, axis, None if whole else chosen, levels, trace, nodes))
+        some = None if whole else chosen
+        found.append(_SomeRows(graph, axis, some, levels, trace, nodes, whole_trace.axes))
     return found
 
 
@@ -300,7 +302,7 @@ def _row_graph(
             memo[node.outputs[0]] = tables.picked(part.trace, node, table, part.levels, local)
     checks = list(remaining)
     if part.chosen is not None:
-        checks = settled(checks, reading.arrays, part.chosen, n_rows)
+        checks = settled(checks, reading.arrays, part.chosen, part.axes)
     [graph, *conditions] = rebuild([part.graph, *checks], memo, fold)
     sources = [*reading.values.values(), *names]
     dependent = depends_on([graph, *conditions], sources)
