@@ -51,7 +51,8 @@ def _follow(
         alone.follow(var, axis)
         roots = [v for v in alone.axes if v.owner is None]
         length = var.type.shape[axis]
-        reads_all = any(v in alone.axes or length in v.type.shape for v in alone.whole)
+        shapes = (getattr(v.type, "shape", ()) for v in alone.whole)
+        reads_all = any(v in alone.axes for v in alone.whole) or any(length in s for s in shapes)
         if roots and not reads_all and all(v in arrays for v in roots):
             trace.follow(var, axis)
             return True

@@ -852,8 +852,8 @@ def hilbert_space_gaussian_process(rng):
     x = rng.uniform(-1, 1, N)[:, None]
     y = np.sin(3 * x[:, 0]) + rng.normal(scale=0.2, size=N)
     length = pm.InverseGamma("length", 5, 5)
-    gp = pm.gp.HSGP(m=[6], c=1.5, cov_func=pm.gp.cov.Matern52(1, ls=length))
-    basis, sqrt_psd = gp.prior_linearized(x)
+    gp = pm.gp.HSGP(m=[6], L=[1.5], cov_func=pm.gp.cov.Matern52(1, ls=length))
+    basis, sqrt_psd = gp.prior_linearized(pm.Data("x", x))
     beta = pm.Normal("beta", 0, 1, shape=6)
     pm.Normal("y", basis @ (beta * sqrt_psd), 0.3, observed=y)
 
