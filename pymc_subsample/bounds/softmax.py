@@ -325,17 +325,18 @@ def _log_of_sum(terms: Sequence[tuple[_Curved, Number]]) -> _Curved:
     full = [(_of(t), p) for t, p in terms]
     if not full or any(t.terms for t, _ in full):
         raise NoForm
-    if not all(t.straight for t, _ in full):
-        # At least the mean of what terms do.
-        if any(t.below is None or _opaque(t.slopes) for t, _ in full):
-            raise NoForm
-        each = [(_product(p, c), a) for t, p in full for c, a in t.below or ()]
-        return _Curved(below=tuple(each))
     slopes = [t.slopes for t, _ in full]
     # What all of them have in common makes no differences.
     common = {
         e: s for e, s in slopes[0].items() if all(_same(other.get(e), s) for other in slopes[1:])
     }
+    if not all(t.straight for t, _ in full):
+        # At least the mean of what terms do.
+        own = ({e: v for e, v in s.items() if e not in common} for s in slopes)
+        if any(t.below is None for t, _ in full) or any(map(_opaque, own)):
+            raise NoForm
+        each = [(_product(p, c), a) for t, p in full for c, a in t.below or ()]
+        return _Curved(slopes=common, below=tuple(each))
     places = list(dict.fromkeys(e for s in slopes for e in s if e not in common))
     present = [p for _, p in full]
     count = _sum(present)

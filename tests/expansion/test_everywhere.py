@@ -146,6 +146,9 @@ SUMS = {
     "states": lambda x, w: pt.log(
         0.3 * pt.exp(-w * pt.softplus(x[0])) + 0.7 * pt.exp(-w * pt.softplus(x[0] + x[1] - x[2]))
     ),
+    "states, their largest first": lambda x, w: pt.logsumexp(
+        pt.stack([-1 - w * pt.softplus(x[0]), -w * pt.softplus(x[0] + x[1] - x[2])]), axis=0
+    ),
     "logistic": lambda x, w: (1 - w) * pt.softplus(x[0] + 2 * x[1]) - pt.softplus(x[2]),
 }  # fmt: skip
 
@@ -176,3 +179,8 @@ def test_what_bends_without_bound_has_none():
     assert least_curvature(-pt.exp(x[0]) - pt.softplus(x[1]), x, []) is None
     assert least_curvature(pt.maximum(x[0], x[1]), x, []) is None
     assert least_curvature(x[0] - pt.max(pt.stack(x, axis=1), axis=1), x, []) is None
+    bending = -pt.softplus(x[0])
+    largest = pt.maximum(bending, -pt.softplus(x[1]))
+    taken_once = pt.log(pt.exp(bending - largest) + pt.exp(-pt.softplus(x[1])))
+    assert least_curvature(taken_once + largest, x, []) is None
+    assert least_curvature(taken_once, x, []) is None
