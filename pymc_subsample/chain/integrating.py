@@ -149,7 +149,7 @@ def say_costs(step: "ChainStep") -> None:
         stored = [v.name for v in units.model.free_RVs if v.name not in units.names]
         _log.info(
             f"{type(step).__name__}: draws of {' and '.join(units.names)} take about "
-            f"{1000 * each:.2g} ms each, {total:.2g} s in all. pm.sample(..., var_names={stored}) "
+            f"{1000 * each:.2g} ms each, {total:,.0f} s in all. pm.sample(..., var_names={stored}) "
             "leaves them out, and pms.effects draws chosen levels, or summarises all, afterwards."
         )
 

@@ -42,7 +42,7 @@ _VECTOR = 2**15
 
 def predict(
     idata: xr.DataTree,
-    what: Any,
+    what: Any = None,
     *,
     model: pm.Model | None = None,
     data: Mapping[str, ArrayLike] | pd.DataFrame | Rows | Sequence[Rows] | None = None,
@@ -65,7 +65,7 @@ def predict(
     what : str or Variable
         What to predict, with one entry (or more) for each row, rows first: an observed variable; a
         `pm.Deterministic`, which need not be in `idata`; or an expression of the model's variables,
-        such as ``pm.math.sigmoid(logit)``.
+        such as ``pm.math.sigmoid(logit)``. Default: the observed variable, if there is one alone.
     model : pymc.Model, optional
         The model that was sampled. Default: the model on the context stack.
     data : dict of str to array_like, pandas.DataFrame, Rows or list of Rows, optional
@@ -157,7 +157,10 @@ def predict(
     >>> for part in pms.predict(idata, "late", model=model, chunksize=100_000):
     ...     some = part["mean"].values
     """
+    if isinstance(what, pm.Model):
+        raise TypeError(f"{SAID}: what= is a model: write {SAID}(idata, what, model=model).")
     model = full_data_model(arguments.model_in_context(model, f"call {SAID}"))
+    what = _only_observed(model) if what is None else what
     choice("kind", kind, ("mean", "outcome"))
     probs = None if prob is None else np.atleast_1d(probabilities("prob", prob))
     if chunksize is not None:
@@ -326,3 +329,13 @@ def _joined(
         {name: ([*dims, "quantile"] if name == "quantiles" else dims, values)
          for name, values in result.items()}, coords
     )  # fmt: skip
+
+
+def _only_observed(model: pm.Model) -> str:
+    names = [rv.name for rv in model.observed_RVs]
+    if len(names) != 1:
+        raise ValueError(
+            f"{SAID}: what= has to name what to predict: the model has "
+            f"{len(names) or 'no'} observed variables{': ' * bool(names)}{', '.join(names)}."
+        )
+    return names[0]

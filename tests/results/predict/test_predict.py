@@ -137,6 +137,21 @@ def test_means_are_those_that_pymc_computes(name, monkeypatch):
     np.testing.assert_allclose(found["quantiles"], quantiles, rtol=1e-9, atol=1e-9 * sd.max())
 
 
+def test_the_only_observed_variable_is_predicted_unless_another_is_named(idata):
+    model = classifier(columns())
+    xr.testing.assert_equal(
+        pms.predict(idata, model=model), pms.predict(idata, "won_", model=model)
+    )
+    with pytest.raises(
+        TypeError, match=r"what= is a model: write pms.predict\(idata, what, model="
+    ):
+        pms.predict(idata, model)
+    with model:
+        pm.Normal("other", 0.0, 1, observed=np.zeros(3))
+    with pytest.raises(ValueError, match="the model has 2 observed variables: won_, other"):
+        pms.predict(idata, model=model)
+
+
 def test_new_rows_are_predicted_as_by_set_data(idata):
     new = columns(50, seed=2)
     model = classifier(columns())
