@@ -41,7 +41,6 @@ type Number = float | Variable
 type Outer = tuple[Number, Mapping[Any, Number]]
 
 _EXTREMES = (Maximum, Minimum, ScalarMaximum, ScalarMinimum)
-_TRUTHS = {"AND", "EQ", "GE", "GT", "Invert", "IsInf", "IsNan", "LE", "LT", "NEQ", "OR"}
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ class _Curvatures(Scalars):
             if all(isinstance(e.number, Constant) for e in x):
                 return [self._number(graph.eval())]
             same = name in {"Add", "Mul", "Cast", "Second", "Identity"}
-            always = name in {"Exp", "Sqr", "Abs", *_TRUTHS} or (
+            always = name in {"Exp", "Sqr", "Abs"} or graph.type.dtype == "bool" or (
                 same and all(e.positive for e in x)
             ) or (name == "Switch" and all(e.positive for e in x[1:]))  # fmt: skip
             return [_Curved(number=graph, positive=always)]
