@@ -93,7 +93,9 @@ def far_out(thetas: np.ndarray, active: np.ndarray, n_rows: int, beside: int = 0
 def sums_at(expansion: Expansion, phis: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Sum log-likelihoods and their gradients over all rows, in one pass: shapes (k,), (k, P)."""
     level, slope = np.zeros(len(phis)), np.zeros((len(phis), expansion.phi_size))
-    for levels, slopes in expansion.over(_at_points, phis) if len(phis) else ():
+    if not len(phis):
+        return level, slope
+    for levels, slopes in expansion.over(_at_points, phis, result_bytes=slope.nbytes):
         level += levels
         slope += slopes
     return level, slope
