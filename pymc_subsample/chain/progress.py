@@ -18,8 +18,8 @@ _running = threading.local()
 
 
 @contextmanager
-def announced(who: str) -> Iterator[None]:
-    """Say what a set-up is at when it has taken 5 s, 30 s, 2 and 10 minutes.
+def announced(who: str, work: str = "setting up") -> Iterator[None]:
+    """Say what a set-up, or other work, is at when it has taken 5 s, 30 s, 2 and 10 minutes.
 
     One within another says nothing itself.
 
@@ -37,7 +37,7 @@ def announced(who: str) -> Iterator[None]:
         for limit in _LIMITS:
             if over.wait(start + limit - time.monotonic()):
                 return
-            _log.info(f"{who}: still setting up ({limit:g} s): {doing[-1]}")
+            _log.info(f"{who}: still {work} ({limit:g} s): {doing[-1]}")
 
     watcher = threading.Thread(target=watch, daemon=True)
     try:

@@ -48,6 +48,12 @@ def test_a_long_set_up_says_later_what_it_has_come_to(said, monkeypatch):
     ]
 
 
+def test_other_work_says_what_it_is(caplog, at_once):
+    with caplog.at_level(logging.INFO, "pymc.subsample"), announced("Audit", "auditing"):
+        wait()
+    assert "Audit: still auditing (0.05 s): reading the model" in caplog.messages
+
+
 def test_what_goes_on_when_the_time_is_over_is_said_once(said, at_once):
     with announced("Step"):
         with doing("compiling"):

@@ -10,6 +10,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_subsample.chain import arguments
+from pymc_subsample.chain.progress import announced, doing
 from pymc_subsample.compiled.functions import building_graphs
 from pymc_subsample.diagnostics.chain_ends import in_result
 from pymc_subsample.diagnostics.drift import refuse_other_observed, require_same_data
@@ -40,6 +41,7 @@ _SAID = "pms.audit"
 _FEWEST = 40
 
 
+@announced(_SAID, "auditing")
 def audit(
     idata: xr.DataTree,
     *,
@@ -177,7 +179,8 @@ def audit(
     audited = read(model, tall, expansion, posterior, names, at, "units" if integrated else "rows")
     if kind == "score":
         audited_draws.require_scores(audited)
-    look = audited.look()
+    with doing("reading all rows at some of the draws"):
+        look = audited.look()
     other_models.refuse_impossible(audited, look)
     every, other = audited.every(), ""
     if kind == "weights":
@@ -192,7 +195,8 @@ def audit(
     other = other or other_models.of_overlooked(look)
     unreached = 0.0, ""
     if not other:
-        unreached, asked = audited.unreached(every)
+        with doing("looking for mass beyond the draws"):
+            unreached, asked = audited.unreached(every)
         passes += asked
     table = audited_draws.table(audited.labels, found.raw, found.found, audited.values[:, at])
     seconds = time.perf_counter() - start
