@@ -160,9 +160,8 @@ def _searched(rule: Rule, ends: Sequence[ChainEnd]) -> Rule:
     if rule.name != MODES.name or not every:
         return rule
     mirrored = max(end.images for end in ends)
-    searches = f"{every} completed {'search' if every == 1 else 'searches'}"
-    drawn = f"{every - mirrored} from random points, {mirrored} from symmetries"
-    return replace(rule, title=f"{rule.title} ({searches}: {drawn})")
+    searches = f"{every} {'search' if every == 1 else 'searches'}, {mirrored} from symmetries"
+    return replace(rule, title=f"{rule.title} ({searches})")
 
 
 def _from_draws(rules: Sequence[Rule], draws: xr.Dataset) -> list[Finding]:
