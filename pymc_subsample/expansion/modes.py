@@ -17,7 +17,6 @@ from functools import cached_property
 
 import numpy as np
 import scipy.linalg
-from scipy.special import logsumexp
 
 from pymc_subsample.expansion.curvature import covariance, units
 from pymc_subsample.expansion.quadratic import Posterior, Quadratic
@@ -325,7 +324,7 @@ def _deep(levels: Iterable[float], ends: float) -> bool:
 
 def _weighed(modes: list[_Peak], lighter: int, counts: dict[str, int]) -> ModeSearch:
     log_mass = np.array([peak.log_mass for peak in modes])
-    shares = np.exp(log_mass - logsumexp(log_mass))
+    shares = np.exp(log_mass - np.logaddexp.reduce(log_mass))
     order = np.argsort(-shares, kind="stable")
     if log_mass[order[0]] - log_mass[0] < _HEAVIER:
         order = np.array([0, *(k for k in order if k)])

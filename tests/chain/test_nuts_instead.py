@@ -72,7 +72,7 @@ def test_a_run_that_grows_is_compared_and_ends_where_nuts_saves_most(monkeypatch
     with pytest.raises(RuntimeError, match=r"Use pm\.sample") as raised:
         grow(monkeypatch, 1000.0)
     said = str(raised.value)
-    for words in ("rows (", "before)", "An estimate reads", "about 1e+03 s", "about 20 s", "draw"):
+    for words in ("rows (", "before)", "An estimate reads", "about 1,000 s", "about 20 s", "draw"):
         assert words in said, said
 
 

@@ -104,8 +104,8 @@ def test_a_slope_whose_tail_the_prior_ends(reached):
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"k": (("chain", "draw"), draws)})})
     found = pms.audit(idata, model=model)
     assert found.status == ("pass" if reached else "warn")
-    assert "It cannot see what none of them reached" in repr(found)
-    assert "It cannot see what none of them reached" in found._repr_html_()
+    assert "It cannot see what no draw reached" in repr(found)
+    assert "It cannot see what no draw reached" in found._repr_html_()
     if not reached:
         stretch, element = found.unreached
         assert element == "k"

@@ -680,7 +680,8 @@ def test_an_audit_sees_the_bias(case):
 
 @pytest.mark.costly(cases=1)
 @pytest.mark.parametrize("bar", ["combined+stats", "split+stats"])
-def test_progress_bars(model, bar, capsys):
+def test_progress_bars(model, bar, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")  # in narrow terminals fewer columns are shown
     step = MAKE["SGHMC"](model=model)
     pm.sample(3, tune=3, chains=2, cores=1, step=step, model=model, progressbar=bar)
     shown = capsys.readouterr().out
