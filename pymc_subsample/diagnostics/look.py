@@ -104,9 +104,12 @@ def sums_at(expansion: Expansion, phis: Sequence[np.ndarray]) -> tuple[np.ndarra
 def _at_points(
     expansion: Expansion, batches: Iterable[np.ndarray], points: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    [rows] = batches
-    found = [expansion.totals([rows], phi, curved=False) for phi in points]
-    return np.array([level[0] for level, *_ in found]), np.array([slope for _, slope, *_ in found])
+    level, slope = np.zeros(len(points)), np.zeros((len(points), expansion.phi_size))
+    for rows in batches:
+        found = [expansion.totals([rows], phi, curved=False) for phi in points]
+        level += [value[0] for value, *_ in found]
+        slope += [gradient for _, gradient, *_ in found]
+    return level, slope
 
 
 def log_posteriors(expansion: Expansion, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
