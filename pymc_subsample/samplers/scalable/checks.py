@@ -62,7 +62,7 @@ class ProposalRecord(ChainRecord):
 
     def add_decisions(self, infos: dict[str, np.ndarray]) -> None:
         """Add what the transitions of some draws decided, each of shape (n,)."""
-        decisions, taken = infos["decisions"], infos["decisions"] * infos["accepted"]
+        decisions, taken = infos["decisions"], infos["decisions"] * infos["rows_accepted"]
         self.decisions = running(self.decisions, decisions)
         self.taken = running(self.taken, taken)
         self.rows = running(self.rows, infos["rows_drawn"] + infos["rows_passed"])

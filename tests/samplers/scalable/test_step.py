@@ -683,6 +683,9 @@ def test_few_of_many_rows_decide():
     stats = idata["sample_stats"]
     assert float(stats["rows_read"].mean()) < 3 * step.bounds.per_decision + 1
     assert float(stats["rows_accepted"].mean()) > 0.9
+    accepted = stats["rows_accepted"].mean("draw").values
+    checked = idata["checks"]["value"].sel(check="rows_accepted")
+    np.testing.assert_allclose(checked.values.ravel(), accepted)
     assert abs(float(stats["n_evaluations"].mean()) - 3 * float(stats["rows_read"].mean())) < 1e-6
 
 
@@ -783,8 +786,10 @@ def record(accepted, runs=(), decisions=1_000):
     reported = {
         "diverging": 0.0, "loglik_variance": 0.0, "acceptance_rate": 0.8, "subset_accepted": 1.0,
         "sign": 1.0, "decisions": 1.0, "rows_drawn": 3.0, "rows_passed": 0.0,
+        "accepted": 1.0,  # by the surrogate, which is no decision of the rows
     }  # fmt: skip
-    infos = {name: np.full(decisions, x) for name, x in reported.items()} | {"accepted": accepted}
+    infos = {name: np.full(decisions, x) for name, x in reported.items()}
+    infos["rows_accepted"] = accepted
     found.add(thetas, infos)
     found.add_decisions(infos)
     return found
