@@ -93,6 +93,8 @@ class ChainStep(BlockedStep, metaclass=_Class):
     patience = np.inf
     form: Form
     rows_of: dict[str, Any]
+    # The function that the user called for it, if not its class, and the arguments of that.
+    asked_by: tuple[str, tuple[str, ...]] | None = None
 
     # Made from the model by `connection.connect`: functions for the compiled transition, and the
     # elements of theta that move, among others.
@@ -172,8 +174,10 @@ class ChainStep(BlockedStep, metaclass=_Class):
     def vars(self) -> list[Variable]:
         """Value variables that the step samples, which PyMC asks for before all else in a run."""
         if is_asked_by_pymc():
-            name, known = type(self).__name__, inspect.signature(type(self)).parameters
-            refuse_settings_of_nuts(name, self.sampler.called, known, self._vars)
+            name, known = type(self).__name__, tuple(inspect.signature(type(self)).parameters)
+            own = name, self.sampler.called, known
+            asked = self.asked_by and (f"the step of {self.asked_by[0]}()", *self.asked_by)
+            refuse_settings_of_nuts(*(asked or own), self._vars)
         return self._vars
 
     @vars.setter
