@@ -17,6 +17,7 @@ logistic rows, or while r_s is within a limit, by interval arithmetic.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -120,7 +121,7 @@ def bound_rows(
     """
     if kind == "auto" and expansion.slope() is not None:
         # Where these are sharp enough, intervals are not worth their time.
-        scale = {"temperature": temperature, "intensity": intensity}
+        scale: dict[str, Any] = {"temperature": temperature, "intensity": intensity}
         found = bound_rows(expansion, reference, points, "global", **scale, exact=exact)
         if found.per_decision <= _FEW_ROWS:
             return found

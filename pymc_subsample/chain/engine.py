@@ -175,9 +175,11 @@ class ChainStep(BlockedStep, metaclass=_Class):
         """Value variables that the step samples, which PyMC asks for before all else in a run."""
         if is_asked_by_pymc():
             name, known = type(self).__name__, tuple(inspect.signature(type(self)).parameters)
-            own = name, self.sampler.called, known
-            asked = self.asked_by and (f"the step of {self.asked_by[0]}()", *self.asked_by)
-            refuse_settings_of_nuts(*(asked or own), self._vars)
+            asked_by = self.sampler.called
+            if self.asked_by is not None:
+                asked_by, known = self.asked_by
+                name = f"the step of {asked_by}()"
+            refuse_settings_of_nuts(name, asked_by, known, self._vars)
         return self._vars
 
     @vars.setter

@@ -143,6 +143,9 @@ def _moving(centring: dict[str, np.ndarray]) -> str:
     for name, weights in centring.items():
         span = dict.fromkeys(f"{100 * weight:.0f}" for weight in (weights.min(), weights.max()))
         between = f"between the forms, {'-'.join(span)}% of the way from non-centred to centred"
-        ends = {("0",): "in the non-centred form", ("100",): "in the centred form"}
+        ends: dict[tuple[str, ...], str] = {
+            ("0",): "in the non-centred form",
+            ("100",): "in the centred form",
+        }
         said.append(f"{name} {ends.get(tuple(span), between)}")
     return "; ".join(said)

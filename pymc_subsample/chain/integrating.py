@@ -171,13 +171,13 @@ def check_units(step: "ChainStep") -> list[Finding]:
     return [
         INTEGRALS.check(
             error,
-            f"The integrals over {names} are off by {amount(error)} at draws of this chain (should "
-            f"be at most {INTEGRALS.bound:g}), which are beyond where they were measured. "
+            f"The integrals over {names} are off by {amount(error)} at draws of this chain ("
+            f"{INTEGRALS.should()}), which are beyond where they were measured. "
             f"{INTEGRALS.remedy}",
         ),
         LOCAL_DRAWS.check(
             missed,
-            f"Draws of level {level:,} of {names} miss {amount(missed)} of its probability (should "
-            f"be at most {LOCAL_DRAWS.bound:g}). {LOCAL_DRAWS.remedy}",
+            f"Draws of level {level:,} of {names} miss {amount(missed)} of its probability ("
+            f"{LOCAL_DRAWS.should()}). {LOCAL_DRAWS.remedy}",
         ),
     ]

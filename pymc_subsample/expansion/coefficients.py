@@ -76,7 +76,8 @@ class Coefficients:
                 self._enclosed = None
         if not np.all(np.isfinite(total)):
             with suppress(NoForm):
-                found = self._along_all(predictors, data, within_their_span(gradients), limit, joined)
+                along = within_their_span(gradients)
+                found = self._along_all(predictors, data, along, limit, joined)
                 total = np.fmin(total, found)
         return np.where(self.pieces.held(predictors, data, far), total, np.inf)
 

@@ -206,7 +206,9 @@ def test_what_the_set_up_said_is_said_in_the_run(tall, caplog):
     caplog.set_level(logging.INFO)
     with tall:
         pms.ScalableMH()
-    expected = [r.getMessage() for r in caplog.records if "of which a proposal reads" in r.getMessage()]
+    expected = [
+        r.getMessage() for r in caplog.records if "of which a proposal reads" in r.getMessage()
+    ]
     assert len(expected) == 1
     caplog.clear()
     advice = pms.advise(tall, samplers="ScalableMH", effective_draws=SOME, **SHORT)
