@@ -172,4 +172,4 @@ def test_remedies_say_how_many_rows_are_enough(size, times, said):
     ],
 )
 def test_a_finding_is_said_with_what_it_should_be(rule, value, said):
-    assert rule.check(value, "", passed=False).in_words == said
+    assert Finding(rule, value, passed=False).in_words == said

@@ -78,7 +78,8 @@ def _report(step: "ScalableMH") -> None:
     always = len(bounds.table.always)
     whole = f" and {bounds.passed:,.0f} of groups that are read as a whole" if bounds.passed else ""
     rows, exact = bounds.per_decision, len(bounds.exact)
-    read = f"about {bounds.drawn:,.3g}{whole} on average ({min(rows / n, 1.0):.2%})"
+    share = f" ({min(rows / n, 1.0):.2%})" if rows > 1e-4 * n else ""
+    read = f"about {bounds.drawn:,.3g}{whole} on average{share}"
     if rows < 1.0:
         read = f"fewer than one on average ({max(rows, 0.01):.1g})"
     _log.info(

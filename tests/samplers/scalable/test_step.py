@@ -669,7 +669,8 @@ def test_given_reference_far_away_costs_rows_alone(cases):
 
 
 @pytest.mark.costly(cases=0)
-def test_few_of_many_rows_decide():
+def test_few_of_many_rows_decide(caplog):
+    caplog.set_level(logging.INFO, "pymc.subsample")
     rng = np.random.default_rng(8)
     X = rng.normal(size=(100_000, 5))
     y = rng.binomial(1, 1 / (1 + np.exp(-X @ [0.5, -0.3, 0.2, 0.0, 1.0])))
@@ -677,8 +678,10 @@ def test_few_of_many_rows_decide():
         b = pm.Normal("b", 0, 5, shape=5)
         pm.Bernoulli("y", logit_p=pm.math.dot(X, b), observed=y)
         step = pms.ScalableMH()
-    assert step.bounds.per_decision < 5
+    assert step.bounds.per_decision < 1
     assert step.predicted_acceptance > 0.95
+    assert ", of which a proposal reads fewer than one on average (0." in caplog.text
+    assert "the rows are predicted to accept 99% of the proposals" in caplog.text
     idata = sample(step, model, draws=500)
     stats = idata["sample_stats"]
     assert float(stats["rows_read"].mean()) < 3 * step.bounds.per_decision + 1
