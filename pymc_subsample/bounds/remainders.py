@@ -17,6 +17,7 @@ logistic rows, or while r_s is within a limit, by interval arithmetic.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -103,6 +104,7 @@ def bound_rows(
     intensity: float = 1.0,
     exact: np.ndarray | tuple = (),
     seconds: float = np.inf,
+    limit: str = "about as long as NUTS on all rows",
 ) -> RowBounds:
     """Bound all rows' remainders around a reference, in three passes over the rows.
 
@@ -110,7 +112,7 @@ def bound_rows(
     posterior is. `kind`, "auto", "global", "local" or a number, says where bounds of derivatives
     come from; a number bounds those of every row in its predictor. `intensity` is kappa, see
     `samplers.scalable.kernel`. Rows `exact`, in order, do not decide. Interval arithmetic may take
-    so many `seconds` of the processor, by a count of intervals.
+    so many `seconds` of the processor, by a count of intervals; `limit` says why.
 
     Raises
     ------
@@ -119,13 +121,13 @@ def bound_rows(
     """
     if kind == "auto" and expansion.slope() is not None:
         # Where these are sharp enough, intervals are not worth their time.
-        scale = {"temperature": temperature, "intensity": intensity}
+        scale: dict[str, Any] = {"temperature": temperature, "intensity": intensity}
         found = bound_rows(expansion, reference, points, "global", **scale, exact=exact)
         if found.per_decision <= _FEW_ROWS:
             return found
     strata = Strata(expansion, points)
     power = expansion.order + 1
-    remainder = _Remainder(expansion, reference.center, kind, strata.size, seconds)
+    remainder = _Remainder(expansion, reference.center, kind, strata.size, (seconds, limit))
     sizes, sharpest = [], []
     without, at = np.asarray(exact, dtype=np.int64), 0
     for rows in expansion.chunks():
@@ -184,9 +186,9 @@ class _Remainder:
         center: np.ndarray,
         kind: str | float,
         size: int,
-        seconds: float,
+        patience: tuple[float, str],
     ):
-        self._seconds, self._began, self._done = seconds, WORK.elements, 0.0
+        (self._seconds, self._limit), self._began, self._done = patience, WORK.elements, 0.0
         self._n_rows = expansion.n_rows
         self._observed = ", ".join(map(repr, expansion.likelihood))
         self._power, self._flat, self._center = expansion.order + 1, expansion.sums.flat, center
@@ -226,8 +228,7 @@ class _Remainder:
                 f"Bounds on the {_NAMED[self._power]} derivatives of the log-likelihood of "
                 f"{self._observed} took about {spent:.0f} s of the processor for "
                 f"{self._done / self._n_rows:.0%} of the rows, and may take {self._seconds:.0f} s, "
-                "about as long as NUTS on all rows: the log-likelihood is too complex for interval "
-                "arithmetic."
+                f"{self._limit}: the log-likelihood is too complex for interval arithmetic."
             )
 
     def bounds(self, rows: np.ndarray, gradients: np.ndarray) -> np.ndarray:

@@ -93,6 +93,8 @@ class ChainStep(BlockedStep, metaclass=_Class):
     patience = np.inf
     form: Form
     rows_of: dict[str, Any]
+    # The function that the user called for it, if not its class, and the arguments of that.
+    asked_by: tuple[str, tuple[str, ...]] | None = None
 
     # Made from the model by `connection.connect`: functions for the compiled transition, and the
     # elements of theta that move, among others.
@@ -172,8 +174,12 @@ class ChainStep(BlockedStep, metaclass=_Class):
     def vars(self) -> list[Variable]:
         """Value variables that the step samples, which PyMC asks for before all else in a run."""
         if is_asked_by_pymc():
-            name, known = type(self).__name__, inspect.signature(type(self)).parameters
-            refuse_settings_of_nuts(name, self.sampler.called, known, self._vars)
+            name, known = type(self).__name__, tuple(inspect.signature(type(self)).parameters)
+            asked_by = self.sampler.called
+            if self.asked_by is not None:
+                asked_by, known = self.asked_by
+                name = f"the step of {asked_by}()"
+            refuse_settings_of_nuts(name, asked_by, known, self._vars)
         return self._vars
 
     @vars.setter

@@ -141,6 +141,11 @@ def _centring(step: "ChainStep", theta: np.ndarray) -> dict[str, np.ndarray]:
 def _moving(centring: dict[str, np.ndarray]) -> str:
     said = []
     for name, weights in centring.items():
-        span = [f"{100 * weight:.0f}" for weight in (weights.min(), weights.max())]
-        said.append(f"{name}, {'-'.join(dict.fromkeys(span))}% centred")
+        span = dict.fromkeys(f"{100 * weight:.0f}" for weight in (weights.min(), weights.max()))
+        between = f"between the forms, {'-'.join(span)}% of the way from non-centred to centred"
+        ends: dict[tuple[str, ...], str] = {
+            ("0",): "in the non-centred form",
+            ("100",): "in the centred form",
+        }
+        said.append(f"{name} {ends.get(tuple(span), between)}")
     return "; ".join(said)

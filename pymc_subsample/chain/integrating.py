@@ -10,6 +10,7 @@ import pymc as pm
 from pymc.blocking import PointType
 
 from pymc_subsample.chain import guards
+from pymc_subsample.chain.memory import memory_of_draws
 from pymc_subsample.chain.model_compilation import connect
 from pymc_subsample.chain.pm_sample import calling_sample
 from pymc_subsample.chain.sampler import Statistics
@@ -29,9 +30,9 @@ _log = logging.getLogger("pymc.subsample")
 # Draws of a chain at which integrals are looked at. A choice: each takes a pass over units with
 # twice as many nodes.
 _JUDGED = 20
-# Seconds from which on it is said beforehand what local variables of all draws take. A choice of
-# patience.
-_LONG = 10.0
+# Seconds and gigabytes from which on it is said beforehand what local variables of all draws take.
+# A choice of patience.
+_LONG, _LARGE = 10.0, 0.5
 
 
 def integrated(
@@ -143,14 +144,16 @@ def say_costs(step: "ChainStep") -> None:
     units.drawn(point, bytes(1), 0)  # the first time finds modes
     start = thread_time()
     units.drawn(point, bytes(1), 1)
-    each = thread_time() - start
-    total = each * int(known["draws"]) * len(known["traces"])
-    if total > _LONG:
-        stored = [v.name for v in units.model.free_RVs if v.name not in units.names]
+    seconds = (thread_time() - start) * int(known["draws"]) * len(known["traces"])
+    stored, gigabytes = memory_of_draws(units.axes)
+    if seconds > _LONG or gigabytes > _LARGE:
+        others = [v.name for v in units.model.free_RVs if v.name not in units.names]
+        names = " and ".join(n for n in stored if n in units.names) or " and ".join(stored)
         _log.info(
-            f"{type(step).__name__}: draws of {' and '.join(units.names)} take about "
-            f"{1000 * each:.2g} ms each, {total:,.0f} s in all. pm.sample(..., var_names={stored}) "
-            "leaves them out, and pms.effects draws chosen levels, or summarises all, afterwards."
+            f"{type(step).__name__}: drawing and storing {names} for the result takes about "
+            f"{seconds:,.0f} s of the processor and {gigabytes:.2g} GB of memory. "
+            f"pm.sample(..., var_names={others}) leaves it out, and pms.effects draws chosen "
+            "levels, or summarises all, afterwards."
         )
 
 
@@ -168,13 +171,13 @@ def check_units(step: "ChainStep") -> list[Finding]:
     return [
         INTEGRALS.check(
             error,
-            f"The integrals over {names} are off by {amount(error)} at draws of this chain (should "
-            f"be at most {INTEGRALS.bound:g}), which are beyond where they were measured. "
+            f"The integrals over {names} are off by {amount(error)} at draws of this chain ("
+            f"{INTEGRALS.should()}), which are beyond where they were measured. "
             f"{INTEGRALS.remedy}",
         ),
         LOCAL_DRAWS.check(
             missed,
-            f"Draws of level {level:,} of {names} miss {amount(missed)} of its probability (should "
-            f"be at most {LOCAL_DRAWS.bound:g}). {LOCAL_DRAWS.remedy}",
+            f"Draws of level {level:,} of {names} miss {amount(missed)} of its probability ("
+            f"{LOCAL_DRAWS.should()}). {LOCAL_DRAWS.remedy}",
         ),
     ]

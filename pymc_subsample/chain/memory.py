@@ -143,13 +143,8 @@ def refuse_beyond_memory(model: pm.Model, local: Collection[str] = ()) -> None:
     if run is None or free is None:
         return
     traces, draws, tune = run
-    stored = [
-        Stored(name, tuple(shape), np.dtype(traces[0].var_dtypes[name]).itemsize)
-        for name, shape in traces[0].var_shapes.items()
-    ]
-    # The draws of all chains, with those of tuning, and the result's copy without.
-    times = len(traces) * (2 * draws + tune)
-    needed = times * sum(s.size for s in stored)
+    stored = _stored(traces)
+    needed = _times(*run) * sum(s.size for s in stored)
     if needed <= _SHARE * free:
         return
     largest = sorted(stored, key=lambda s: -s.size)
@@ -161,6 +156,27 @@ def refuse_beyond_memory(model: pm.Model, local: Collection[str] = ()) -> None:
         f"{free / _GB:.3g} GB that are free. Most of it is for {', '.join(map(str, large))}. "
         f"{_remedy(model, [s.name for s in large], local)} Or take fewer draws."
     )
+
+
+def memory_of_draws(names: Collection[str]) -> tuple[list[str], float]:
+    """Return which of some variables the run that calls stores, and how many GB their draws are."""
+    run = _calling_run()
+    if run is None:
+        return list(names), 0.0
+    stored = [s for s in _stored(run[0]) if s.name in names]
+    return [s.name for s in stored], _times(*run) * sum(s.size for s in stored) / _GB
+
+
+def _stored(traces: Sequence[NDArray]) -> list[Stored]:
+    return [
+        Stored(name, tuple(shape), np.dtype(traces[0].var_dtypes[name]).itemsize)
+        for name, shape in traces[0].var_shapes.items()
+    ]
+
+
+def _times(traces: Sequence[NDArray], draws: int, tune: int) -> int:
+    """Return how often a variable is kept: at draws, those of tuning too, and in the result."""
+    return len(traces) * (2 * draws + tune)
 
 
 def hint_for_bambi(model: pm.Model) -> None:

@@ -60,16 +60,21 @@ _POINTS = 500
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep PyMC, its steps and the numerics of a pilot from talking to the user."""
-    logger = logging.getLogger("pymc")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    """Keep PyMC, its steps and the numerics of a pilot from talking to the user.
+
+    And PyTensor from showing rewrites of a graph that failed, without which it goes on.
+    """
+    loggers = [logging.getLogger(name) for name in ("pymc", "pytensor.graph.rewriting")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def seconds_per_pass(expansion: Expansion, evaluate: Callable[[np.ndarray], None]) -> float:
@@ -133,12 +138,13 @@ def seconds_as_written(model: pm.Model, rows: int, at_most: float) -> float:
     if least > at_most or model.discrete_value_vars:
         return np.inf
     rng = np.random.default_rng(0)
-    density = model.logp_dlogp_function(ravel_inputs=True)
+    with quiet():
+        density = model.logp_dlogp_function(ravel_inputs=True)
     density.set_extra_values({})
     start = [np.ravel(model.initial_point()[v.name]) for v in model.continuous_value_vars]
     point = np.concatenate(start)
     point += rng.uniform(-1, 1, len(point))  # as in PyMC's default, "jitter+adapt_diag"
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), quiet():
         density(point)  # compiles it
         seconds = _seconds(density, [point])
     return COMPILE_SECONDS + gradients * (seconds + _BESIDE)

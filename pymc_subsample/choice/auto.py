@@ -126,6 +126,7 @@ def auto(
     model = above["model"] = arguments.model_of_step(above.get("model"), "auto")
     step = subsampling_step(vars, fallback=fallback, **given, **above)
     if step is not None:
+        step.asked_by = "pms.auto", tuple(inspect.signature(auto).parameters)
         return step
     alone = own_steps(model)
     moved = [v for v in variables.continuous_vars(vars, model) if v in model.continuous_value_vars]

@@ -55,8 +55,8 @@ class _Block:
         if not vars:
             _log.info("subsampling: no variable of this model is left to sample: PyMC samples it")
             return None
-        parameters = inspect.signature(auto).parameters
-        refuse_settings_of_nuts("pms.auto", "pms.subsampling", parameters, vars)
+        parameters, by = inspect.signature(auto).parameters, "pms.subsampling"
+        refuse_settings_of_nuts(f"the step of {by}()", by, parameters, vars)
         whole = len(vars) == len(model.value_vars)
         quiet = (calling_sample() or {}).get("quiet")
         with held_back() if quiet else nullcontext():

@@ -50,6 +50,11 @@ class Rule:
         level, most = self.seldom
         return self.holds(float(draws.mean())) and bool(np.mean(~(draws <= level)) <= most)
 
+    def should(self, form: str = "g", shown: str = "") -> str:
+        """Say what a number should be, with its bound in some form, or as it is shown."""
+        side = "" if self.equal else "at least " if self.at_least else "at most "
+        return f"should be {side}{shown or format(self.bound, form)}"
+
     def check(self, value: float, advice: str, passed: bool | None = None) -> "Finding":
         """Apply the rule to one number; `passed` if not the number alone decides."""
         return Finding(self, value, self.holds(value) if passed is None else passed, advice)
@@ -119,6 +124,16 @@ class Finding:
         bound = "" if np.isnan(self.bound) else f"{sign} {bound}"
         return self.status.upper(), self.title, value, bound, self.advice
 
+    @property
+    def in_words(self) -> str:
+        """Title, number and what it should be, or what decided if no bound did."""
+        value, bound = self._shown()
+        besides = self.rule.besides.rstrip(".")
+        decided = (
+            self.rule.should(shown=bound) if self.decided else besides[:1].lower() + besides[1:]
+        )
+        return f"{self.title} {value} ({decided})"
+
     def _shown(self) -> tuple[str, str]:
         """Show three digits, or as many as tell on which side of its bound the number is."""
         if not np.isfinite(self.value) or np.isnan(self.bound):
@@ -170,8 +185,8 @@ def check_accepted(record: MoveRecord) -> Finding:
     accepted = record.accepted / max(record.done, 1)
     return ACCEPTED.check(
         accepted,
-        f"Only {accepted:.1%} of the proposals were accepted (should be at least "
-        f"{ACCEPTED.bound:.0%}). {ACCEPTED.remedy}",
+        f"Only {accepted:.1%} of the proposals were accepted "
+        f"({ACCEPTED.should('.0%')}). {ACCEPTED.remedy}",
     )
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise, product
 from types import MappingProxyType
 
 import numpy as np
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import toposort
 
 from pymc_subsample.graph.interpreter import NoForm
@@ -21,6 +21,9 @@ _MOST_NODES = 1_000
 # Parts of the interval of one predictor and of each of two, looked at in so many rows, and taken if
 # bounds of that share of them are as much sharper.
 _PARTS, _LOOKED_AT, _SHARPER, _SHARE = (12, 4), 200, 0.4, 0.25
+# Rows of which coefficients are enclosed at a time. A choice of memory: a walk through the graph
+# holds all that it has met, up to 0.5 MB for a unit whose effect is integrated out.
+_TOGETHER = 1_000
 
 
 class Coefficients:
@@ -72,10 +75,29 @@ class Coefficients:
             except NoForm:
                 self._enclosed = None
         if not np.all(np.isfinite(total)):
-            along = [*within_their_span(gradients), *[None] * len(data)]
             with suppress(NoForm):
-                total = np.fmin(total, self._along([*predictors, *data], along, limit, joined))
+                along = within_their_span(gradients)
+                found = self._along_all(predictors, data, along, limit, joined)
+                total = np.fmin(total, found)
         return np.where(self.pieces.held(predictors, data, far), total, np.inf)
+
+    def _along_all(
+        self,
+        predictors: np.ndarray,
+        data: np.ndarray,
+        gradients: np.ndarray,
+        limit: float,
+        joined: Mapping[Apply, np.ndarray],
+    ) -> np.ndarray:
+        """Bound by coefficients along all directions at once, some rows at a time."""
+        count = predictors.shape[1]
+        found = np.empty(count)
+        for start in range(0, count, _TOGETHER):
+            some = slice(start, start + _TOGETHER)
+            at, stay = [*predictors[:, some], *data[:, some]], [None] * len(data)
+            meeting = {node: rows[some] for node, rows in joined.items()}
+            found[some] = self._along(at, [*gradients[:, some], *stay], limit, meeting)
+        return found
 
     def _sharp(self, values: Sequence[Enclosure], moves: np.ndarray) -> np.ndarray:
         """Bound by derivatives; in parts of the box of one or two predictors where that pays."""

@@ -201,8 +201,9 @@ def described(marginal: Marginal) -> str:
     """Say what was integrated out: levels, rows, nodes and the error of these."""
     functions, rows = marginal.functions, marginal.functions.n_rows
     graphs = functions.graphs
-    each = f"{rows.min():,}" if rows.min() == rows.max() else f"{rows.min():,} to {rows.max():,}"
-    each += " row" if rows.max() == 1 else " rows"
+    each = f"{rows.min():,} {'row' if rows.max() == 1 else 'rows'} each"
+    if rows.min() < rows.max():
+        each = f"{rows.min():,} to {rows.max():,} rows (mean {rows.mean():.1f})"
     kinds = None if graphs.active is None else np.unique(graphs.active[functions.levels], axis=0)
     numbers = nodes_of(graphs, marginal.integral.per_dimension, kinds)[1]
     numbers = np.isfinite(numbers).sum(axis=0)
@@ -215,5 +216,5 @@ def described(marginal: Marginal) -> str:
     said = "" if graphs.exact or np.isnan(error) else said
     return (
         f"{' and '.join(graphs.grouping.names)} integrated out, of {len(rows):,} levels "
-        f"with {each} (mean {rows.mean():.1f}), by {nodes_or_states} each{said}"
+        f"with {each}, by {nodes_or_states} each{said}"
     )

@@ -146,8 +146,8 @@ def test_records_are_those_of_draws_added_one_by_one(kind, add, share):
     rng, n = np.random.default_rng(4), 1500
     names = (
         "acceptance_rate", "accepted", "darkened", "decisions", "kinetic_temperature",
-        "loglik_variance", "lowest", "n_bright", "rows_drawn", "rows_passed", "sign", "step_size",
-        "subset_accepted",
+        "loglik_variance", "lowest", "n_bright", "rows_accepted", "rows_drawn", "rows_passed",
+        "sign", "step_size", "subset_accepted",
     )  # fmt: skip
     thetas, infos = rng.normal(size=(n, 3)), {name: rng.normal(size=n) for name in names}
     infos |= {"diverging": rng.random(n) < share, "noise": rng.random((n, 3))}

@@ -1,5 +1,6 @@
 """What is meant for PyMC's NUTS is refused as `pm.sample` begins, beside a step of ours."""
 
+import pickle
 import re
 from copy import deepcopy
 
@@ -19,6 +20,20 @@ SHORT = {"draws": 20, "tune": 20, "chains": 1, "cores": 1, "random_seed": 1} | Q
 def test_what_is_for_nuts_is_refused_of_a_step(model, step, given, said):
     with pytest.raises(ValueError, match=said.format(r"pms\.HMCECS")):
         pm.sample(model=model, step=step, **SHORT, **deepcopy(given))
+
+
+@pytest.mark.parametrize(("given", "said"), FOR_NUTS)
+def test_a_step_of_auto_is_not_called_by_its_class(model, chosen, given, said):
+    """But by what the user wrote, before and after it has been in another process."""
+    for step in (chosen, pickle.loads(pickle.dumps(chosen))):
+        with pytest.raises(ValueError, match=said.format(r"pms\.auto")) as refused:
+            pm.sample(model=step.model, step=step, **SHORT, **deepcopy(given))
+        assert type(step).__name__ not in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def chosen(model):
+    return pms.auto(model=model)
 
 
 @pytest.fixture(scope="module")

@@ -467,3 +467,17 @@ def test_transitions_are_compiled_of_the_step_that_is_taken(ratio, taken, monkey
     assert compiled == [taken]
     pms.HMCECS(model=regression(n=2_000))
     assert compiled == [taken, "HMCECS"]
+
+
+@pytest.mark.costly
+def test_a_rewrite_that_fails_in_pytensor_is_not_shown(capfd, caplog):
+    """Of a random walk of 300: the trial of NUTS goes on without it, and the walk is refused."""
+    with pm.Model() as model:
+        walk = pm.GaussianRandomWalk(
+            "walk", sigma=pm.HalfNormal("t"), init_dist=pm.Normal.dist(), steps=299
+        )
+        pm.Normal("y", walk, 1.0, observed=np.zeros(300))
+    with pytest.raises(pms.TallModelError, match="Free variable 'walk'"):
+        pms.auto(model=model)
+    shown = "".join(capfd.readouterr()) + caplog.text
+    assert "Rewrite failure" not in shown

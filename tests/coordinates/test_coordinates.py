@@ -883,8 +883,8 @@ def test_other_steps_move_in_the_same_coordinates(make):
 def test_what_moves_is_said(caplog):
     with caplog.at_level(logging.INFO, "pymc.subsample"):
         pms.HMCECS(model=noncentred(outcomes()), rng=1, subsample_size=50)
-    assert "reparameterised: z, " in caplog.text
-    assert "centred" in caplog.text
+    assert "reparameterised: z between the forms, " in caplog.text
+    assert "% of the way from non-centred to centred" in caplog.text
 
 
 def test_reparameterize_must_be_a_flag():

@@ -156,3 +156,20 @@ FOR_ALL = " for this chain, and to the largest number that a chain of the run na
 ])  # fmt: skip
 def test_remedies_say_how_many_rows_are_enough(size, times, said):
     assert checks.remedies(size, 99_900, False, False, times) == [said]
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "said"),
+    [
+        (Rule("x", "noise", 1.0, ""), 2.0, "noise 2 (should be at most 1)"),
+        (
+            Rule("x", "moves", 0.3, "", at_least=True),
+            0.2996,
+            "moves 0.2996 (should be at least 0.3)",
+        ),
+        (Rule("x", "heat", 1.0, "", equal=True), 2.0, "heat 2 (should be 1)"),
+        (Rule("x", "noise", 1.0, "", besides="Seldom so."), 0.5, "noise 0.5 (seldom so)"),
+    ],
+)
+def test_a_finding_is_said_with_what_it_should_be(rule, value, said):
+    assert Finding(rule, value, passed=False).in_words == said

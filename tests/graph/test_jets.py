@@ -7,6 +7,7 @@ from pytensor.compile.mode import Mode
 from scipy.special import expit, gammainc, gammaincc
 from scipy.stats import norm
 
+from pymc_subsample.expansion import coefficients as bounded
 from pymc_subsample.graph.jets import enclose_coefficient
 from pymc_subsample.graph.piecewise import Pieces
 
@@ -172,6 +173,17 @@ def test_two_forms_of_one_function_have_bounds():
     assert np.all(found <= np.maximum(below, above))
     np.testing.assert_array_equal(found[at < -1.021], below[at < -1.021])
     np.testing.assert_array_equal(found[at > -0.979], above[at > -0.979])
+
+
+@pytest.mark.parametrize("name", ["sigmoids", "normal", "sums of exponentials"])
+def test_rows_are_bounded_some_at_a_time(name, monkeypatch):
+    inputs = [pt.vector(c, dtype="float64") for c in "xyz"]
+    _, centres, gradients = drawn(3)
+    bound = bounded.Coefficients(GRAPHS[name](*inputs), inputs, [], 3)
+    whole = bound(centres, np.empty((0, ROWS)), gradients, 0.3)
+    monkeypatch.setattr(bounded, "_TOGETHER", 7)
+    assert ROWS % 7
+    np.testing.assert_array_equal(bound(centres, np.empty((0, ROWS)), gradients, 0.3), whole)
 
 
 def incomplete(function, a, x, along):

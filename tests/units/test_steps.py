@@ -422,7 +422,7 @@ def test_draws_that_do_not_fit_are_refused_with_what_to_leave_out(monkeypatch, c
     monkeypatch.setattr("pymc_subsample.chain.integrating._LONG", 0.0)
     with caplog.at_level(logging.INFO, "pymc.subsample"):
         sampled(draws=20, tune=20)
-    assert "draws of z take about" in caplog.text
+    assert "drawing and storing z for the result takes about" in caplog.text
 
 
 @pytest.mark.slow

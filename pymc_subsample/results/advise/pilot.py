@@ -12,7 +12,7 @@ from pymc_subsample.chain.engine import ChainStep
 from pymc_subsample.chain.nuts_cost import quiet, seconds_per_draw
 from pymc_subsample.chain.nuts_trial import smallest_ess
 from pymc_subsample.diagnostics.chain_ends import of_trace
-from pymc_subsample.diagnostics.checks import MODES, amount
+from pymc_subsample.diagnostics.checks import MODES, Finding
 from pymc_subsample.diagnostics.integrals import UNIT_RULES
 
 # Draws of a pilot, those of tuning among them, within which its time decides. A choice: 90 draws
@@ -100,12 +100,4 @@ def _failed(step: ChainStep, trace: MultiTrace) -> tuple[str, ...]:
         for name in end.failed
         if name != MODES.name  # which the other sampler sees no more of
     ]
-    return tuple(
-        f"{rule.title} {amount(value)} ("
-        + (
-            f"{rule.besides[0].lower()}{rule.besides[1:].rstrip('.')})"
-            if rule.holds(value)
-            else f"should be at {'least' if rule.at_least else 'most'} {rule.bound:g})"
-        )
-        for rule, value in failed
-    )
+    return tuple(Finding(rule, value, passed=False).in_words for rule, value in failed)

@@ -136,8 +136,9 @@ def check_lights(
         ),
         TURNOVER.check(
             replaced,
-            f"Only {replaced:.1%} of the bright rows are replaced per draw (should be at least "
-            f"{TURNOVER.bound:.0%}): parameters can move no faster than they. {TURNOVER.remedy}",
+            f"Only {replaced:.1%} of the bright rows are replaced per draw ("
+            f"{TURNOVER.should('.0%')}): parameters can move no faster than "
+            f"they. {TURNOVER.remedy}",
         ),
         check_accepted(record),
         check_temperature(temperature),

@@ -62,14 +62,14 @@ def check_updates(
         ERROR.check(
             errors.worst,
             "The test is wrong too often: on updates of this chain the conditional probability is "
-            f"off by up to {errors.worst:.2g} (should be at most {ERROR.bound:g}). "
+            f"off by up to {errors.worst:.2g} ({ERROR.should()}). "
             f"{tails}{sentence(remedies)}",
         ),
         SHIFT.check(
             shift,
             "The test favours the rarer value: an update moves means by about "
             f"{errors.shift:.2g} standard deviations, and {amount(sweeps)} sweeps, which the chain "
-            f"remembers, by {shift:.2g} (should be at most {SHIFT.bound:g}). "
+            f"remembers, by {shift:.2g} ({SHIFT.should()}). "
             f"{tails}{sentence(remedies)}",
         ),
         SHARE.check(

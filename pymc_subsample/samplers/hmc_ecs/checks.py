@@ -283,8 +283,8 @@ def _refresh_check(record: ChainRecord, more_rows: bool, more_blocks: bool) -> F
     advice += ["increase n_blocks"] if more_blocks else []
     return REFRESH.check(
         accepted,
-        f"Only {accepted:.0%} of the subsample's refreshes were accepted (should be at least "
-        f"{REFRESH.bound:.0%}): the chain may be stuck on one subsample. "
+        f"Only {accepted:.0%} of the subsample's refreshes were accepted ("
+        f"{REFRESH.should('.0%')}): the chain may be stuck on one subsample. "
         + sentence(advice or ["sample this model with pm.sample()"]),
     )
 
@@ -334,8 +334,8 @@ def _sign_checks(record: ChainRecord, more_rows: bool, exact: list[str]) -> list
         ),
         SIGN.check(
             left,
-            f"So many signs leave {left:.0%} of the effective draws (should be at least "
-            f"{SIGN.bound:.0%}). "
+            f"So many signs leave {left:.0%} of the effective draws ("
+            f"{SIGN.should('.0%')}). "
             + sentence(
                 [*(["increase subsample_size"] * more_rows), *exact, "use estimator='perturbed'"]
             ),

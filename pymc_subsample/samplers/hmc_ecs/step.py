@@ -39,9 +39,9 @@ def _report(step: "HMCECS") -> None:
     """Log what the set-up chose, and warn of what it could not achieve."""
     subsample_size, n = step.subsample_size, step.n_rows
     variance = predicted_variance(step.kind, step.moments, subsample_size, step.temperature)
-    path = "linear predictors" if step.expansion.linear else "general path"
+    path = [] if step.expansion.linear else ["no linear predictors"]
     if (limited := step.expansion.limited) is not None:
-        path += f", control variates of order {step.control_variate_order}: {limited}"
+        path += [f"control variates of order {step.control_variate_order}: {limited}"]
     blocks = "1 block" if step.n_blocks == 1 else f"{step.n_blocks} blocks"
     may_change = step.given["subsample_size"] is None and not step.given["reference"]
     told = step.exact or _log.isEnabledFor(logging.INFO)
@@ -55,14 +55,16 @@ def _report(step: "HMCECS") -> None:
         f"{'starting with a ' * may_change}subsample of "
         f"{'about ' * (step.kind == BLOCK_POISSON)}{subsample_size:,} {each(step)} "
         f"({subsample_size / n:.2%}) in {blocks}{also(step)}; "
-        f"predicted variance of the log-likelihood estimate {amount(variance)}"
+        f"predicted variance of the log-likelihood estimate {amount(variance)} (at most "
+        f"{VARIANCE_BOUND:g} is good)"
     )
     if step.exact:
         why = f" ({found.why})" if isinstance(found := step.home, Choice) and found.why else ""
         subsample = (
             f"no subsample is large enough{why}: all {each(step)} are read, without approximation"
         )
-    _log.info(f"HMCECS: {sampled(step)} ({path}); {subsample}{beside.said}")
+    how = f" ({', '.join(path)})" if path else ""
+    _log.info(f"HMCECS: {sampled(step)}{how}; {subsample}{beside.said}")
     parts = subsample_size // MINIBATCH if step.kind == BLOCK_POISSON else subsample_size
     few = min(FEWEST_BLOCKS, parts)
     if step.given["n_blocks"] is None and step.n_blocks < few:

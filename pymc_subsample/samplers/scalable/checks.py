@@ -62,7 +62,7 @@ class ProposalRecord(ChainRecord):
 
     def add_decisions(self, infos: dict[str, np.ndarray]) -> None:
         """Add what the transitions of some draws decided, each of shape (n,)."""
-        decisions, taken = infos["decisions"], infos["decisions"] * infos["accepted"]
+        decisions, taken = infos["decisions"], infos["decisions"] * infos["rows_accepted"]
         self.decisions = running(self.decisions, decisions)
         self.taken = running(self.taken, taken)
         self.rows = running(self.rows, infos["rows_drawn"] + infos["rows_passed"])
@@ -106,8 +106,8 @@ def check_proposals(
         *check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE), target),
         DECIDED.check(
             record.accepted,
-            f"The rows accept only {record.accepted:.1%} of what the surrogate proposes (should be "
-            f"at least {DECIDED.bound:.0%}): the posterior is far from the second-order "
+            f"The rows accept only {record.accepted:.1%} of what the surrogate proposes ("
+            f"{DECIDED.should('.0%')}): the posterior is far from the second-order "
             f"expansion of its log-likelihood. {DECIDED.remedy}",
         ),
         STAY.check(
@@ -120,7 +120,7 @@ def check_proposals(
         UNDERRATED.check(
             underrated,
             f"The surrogate has lighter tails than the posterior: {underrated:.1%} of the mass "
-            f"around the mode (should be at most {UNDERRATED.bound:.0%}) is where it is more than "
+            f"around the mode ({UNDERRATED.should('.0%')}) is where it is more than "
             "twenty times too small. A chain rarely goes there, and tails may be missing. "
             f"{UNDERRATED.remedy}",
         ),

@@ -65,7 +65,8 @@ class Deciding:
         self.active, self._bound, self._operations = active, bound, operations
         self._scale = {"temperature": temperature, "intensity": intensity}
         self._tables: list[tuple[Reference, RowBounds]] = []
-        self._seconds: float | None = None  # That bounds may take.
+        self._seconds: float | None = None  # That bounds may take, and why.
+        self._limit = "about as long as NUTS on all rows"
         self._second = self.expansion = expansion
         self.order = expansion.order  # Of the control variates.
         # Rows that the surrogate reads, and what they are at some reference.
@@ -201,9 +202,11 @@ class Deciding:
             gradient = counted_gradient(self._operations, self._second.n_rows)
             nuts = SAVED_SECONDS + 2 * DRAWS * FEW_GRADIENTS * gradient
             self._seconds = min(nuts, self.patience)
+            if self.patience < nuts:
+                self._limit = "the longest that pms.auto() waits for them"
         bounds = bound_rows(
             expansion, reference, points, self._bound, **self._scale, exact=self.exact,
-            seconds=min(seconds, self._seconds),
+            seconds=min(seconds, self._seconds), limit=self._limit,
         )  # fmt: skip
         self._tables = [*self._tables[-_MOST_TABLES:], (reference, bounds)]
         return bounds

@@ -78,11 +78,15 @@ def _report(step: "ScalableMH") -> None:
     always = len(bounds.table.always)
     whole = f" and {bounds.passed:,.0f} of groups that are read as a whole" if bounds.passed else ""
     rows, exact = bounds.per_decision, len(bounds.exact)
+    share = f" ({min(rows / n, 1.0):.2%})" if rows > 1e-4 * n else ""
+    read = f"about {bounds.drawn:,.3g}{whole} on average{share}"
+    if rows < 1.0:
+        read = f"fewer than one on average ({max(rows, 0.01):.1g})"
     _log.info(
-        f"ScalableMH: {sampled(step)}; about "
-        f"{max(bounds.drawn, 0.1):,.3g} {each(step)}{whole} ({min(rows / n, 1.0):.2%}) decide on a "
-        f"proposal{f', {always:,} of them always' if always else ''}; predicted acceptance "
-        f"{step.predicted_acceptance:.0%} ({step.acceptance}, {bounds.kind} bounds)"
+        f"ScalableMH: {sampled(step)}, of which a proposal reads {read}"
+        f"{f', {always:,} of them always' if always else ''}; the {each(step)} are predicted to "
+        f"accept {step.predicted_acceptance:.0%} of the proposals ({step.acceptance}, "
+        f"{bounds.kind} bounds)"
         f"{f'; the surrogate reads {exact:,} {each(step)}' if exact else ''}"
         + (
             ". This is no small part of the data: pms.advise() compares other samplers"

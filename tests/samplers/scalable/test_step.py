@@ -669,7 +669,8 @@ def test_given_reference_far_away_costs_rows_alone(cases):
 
 
 @pytest.mark.costly(cases=0)
-def test_few_of_many_rows_decide():
+def test_few_of_many_rows_decide(caplog):
+    caplog.set_level(logging.INFO, "pymc.subsample")
     rng = np.random.default_rng(8)
     X = rng.normal(size=(100_000, 5))
     y = rng.binomial(1, 1 / (1 + np.exp(-X @ [0.5, -0.3, 0.2, 0.0, 1.0])))
@@ -677,12 +678,17 @@ def test_few_of_many_rows_decide():
         b = pm.Normal("b", 0, 5, shape=5)
         pm.Bernoulli("y", logit_p=pm.math.dot(X, b), observed=y)
         step = pms.ScalableMH()
-    assert step.bounds.per_decision < 5
+    assert step.bounds.per_decision < 1
     assert step.predicted_acceptance > 0.95
+    assert ", of which a proposal reads fewer than one on average (0." in caplog.text
+    assert "the rows are predicted to accept 99% of the proposals" in caplog.text
     idata = sample(step, model, draws=500)
     stats = idata["sample_stats"]
     assert float(stats["rows_read"].mean()) < 3 * step.bounds.per_decision + 1
     assert float(stats["rows_accepted"].mean()) > 0.9
+    accepted = stats["rows_accepted"].mean("draw").values
+    checked = idata["checks"]["value"].sel(check="rows_accepted")
+    np.testing.assert_allclose(checked.values.ravel(), accepted)
     assert abs(float(stats["n_evaluations"].mean()) - 3 * float(stats["rows_read"].mean())) < 1e-6
 
 
@@ -783,8 +789,10 @@ def record(accepted, runs=(), decisions=1_000):
     reported = {
         "diverging": 0.0, "loglik_variance": 0.0, "acceptance_rate": 0.8, "subset_accepted": 1.0,
         "sign": 1.0, "decisions": 1.0, "rows_drawn": 3.0, "rows_passed": 0.0,
+        "accepted": 1.0,  # by the surrogate, which is no decision of the rows
     }  # fmt: skip
-    infos = {name: np.full(decisions, x) for name, x in reported.items()} | {"accepted": accepted}
+    infos = {name: np.full(decisions, x) for name, x in reported.items()}
+    infos["rows_accepted"] = accepted
     found.add(thetas, infos)
     found.add_decisions(infos)
     return found
