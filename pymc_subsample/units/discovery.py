@@ -44,7 +44,7 @@ def find_groupings(
     Rows read what enters the location and the scale of a variable where they read that. Variables
     that are `wanted` are in one grouping wherever that may be.
     """
-    reading = standardised(reading, list(reading.values))
+    given, reading = reading, standardised(reading, list(reading.values))
     reasons: dict[str, str] = {}
     uses: dict[str, list[Use]] = {}
     for name, value in reading.values.items():
@@ -64,7 +64,7 @@ def find_groupings(
                 groupings.remove(grouping)
                 new = joined(grouping, new, together)
         groupings.append(new)
-    groupings = _without_parents(reading, groupings, reasons)
+    groupings = _without_parents(given, reading, groupings, reasons)
     # Last, since a third may belong to the levels of both.
     whole: list[Grouping] = []
     for new in groupings:
@@ -297,21 +297,28 @@ def _runs(reading: Reading, entry: Variable, levels: int) -> Runs:
     return reading.runs[column.offsets[0]]
 
 
+def children(reading: Reading, name: str) -> list[str]:
+    """Return the variables whose prior reads one, in a reading that is not standardised."""
+    value = reading.values[name]
+    return [c for c, prior in reading.priors.items() if c != name and value in ancestors([prior])]
+
+
 def _without_parents(
-    reading: Reading, groupings: list[Grouping], reasons: dict[str, str]
+    given: Reading, reading: Reading, groupings: list[Grouping], reasons: dict[str, str]
 ) -> list[Grouping]:
-    """Leave out variables that enter the prior of others, unless level by level of one grouping."""
+    """Leave out variables that enter the prior of others, unless level by level of one grouping.
+
+    Or what standardised others are moved by, which rows read: these others may have levels of
+    their own. `given` is the reading before.
+    """
+    local = {name for grouping in groupings for name in grouping.names}
     for grouping in groupings:
         for name in list(grouping.names):
-            children = [
-                child
-                for child, prior in reading.priors.items()
-                if child != name and reading.values[name] in ancestors([prior])
-            ]
-            own = [c for c in children if c in grouping.names and (c, name) in grouping.links]
-            other = next((c for c in children if c not in own), None)
-            if other is not None:
+            known = [c for c in children(reading, name)
+                     if c not in grouping.names or (c, name) not in grouping.links]  # fmt: skip
+            moved = [c for c in children(given, name) if c not in local]
+            if other := [*known, *moved]:
                 grouping.names.remove(name)
                 grouping.elements.pop(name, None)
-                reasons[name] = f"enters the prior of {other!r}, which is not one of its level"
+                reasons[name] = f"enters the prior of {other[0]!r}, which is not one of its level"
     return [grouping for grouping in groupings if grouping.names]

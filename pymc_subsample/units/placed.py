@@ -111,13 +111,13 @@ def read_by_places(
 
 def _by_element(
     y: Variable, arrays: Mapping[Variable, np.ndarray], values: Sequence[Variable]
-) -> list[Variable]:
-    """Return the values of which an element of an array has one of its own."""
+) -> dict[Variable, int]:
+    """Return the values of which an element of an array has one of its own, and on which axis."""
     dependent = depends_on([y], values)
     trace = RowTrace(lambda v: v not in dependent, row_number(arrays))
     with suppress(CoupledRows):
         trace.follow(y, 0)
-    return [v for v in values if v in trace.axes]
+    return {v: trace.axes[v] for v in values if v in trace.axes}
 
 
 def _picked(
@@ -291,6 +291,11 @@ def settled(
     return rebuild(graphs, {}, hook)
 
 
+def picks(graph: Variable) -> bool:
+    """Whether a graph reads elements of arrays by an index."""
+    return any(isinstance(v.owner_op, AdvancedSubtensor) for v in ancestors([graph]))
+
+
 def read_through(
     graphs: Sequence[Variable], arrays: dict[Variable, np.ndarray], values: Sequence[Variable]
 ) -> list[Variable]:
@@ -301,13 +306,38 @@ def read_through(
             return None
         table, index = inputs
         inner = index.name == PLACES and index in arrays and index.type.ndim == 1
-        if not inner or not any(v.name == PLACES for v in ancestors([table])):
+        if not inner or not picks(table):
             return None
         with suppress(CoupledRows, TallModelError):
             return [at_rows(table, arrays[index], arrays, values)]
         return None
 
-    return rebuild(graphs, {v: v for v in [*arrays, *values]}, hook)
+    found = rebuild(graphs, {v: v for v in [*arrays, *values]}, hook)
+    return [_own_by_places(graph, arrays, values) for graph in found]
+
+
+def _own_by_places(
+    graph: Variable, arrays: dict[Variable, np.ndarray], values: Sequence[Variable]
+) -> Variable:
+    """Let rows read by places the elements that are their own, of values read by places too."""
+    is_own = row_number(arrays)
+    both: dict[Variable, int] = {}
+    for v in ancestors([graph]):
+        if isinstance(v.owner_op, AdvancedSubtensor):
+            x, *index = v.owner.inputs
+            both |= _by_element(x, arrays, values) if any(i.name == PLACES for i in index) else {}
+
+    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        if not isinstance(node.op, AdvancedSubtensor):
+            return None
+        x, *index = node.inputs
+        return None if len(index) == 1 and is_own(index[0], 0, x.type.shape[0]) else node.outputs
+
+    own = {
+        v: v[(slice(None),) * axis + (placed(np.arange(v.type.shape[axis]), arrays),)]
+        for v, axis in both.items()
+    }
+    return rebuild([graph], own, hook)[0] if own else graph
 
 
 def _places(

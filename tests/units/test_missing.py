@@ -259,6 +259,95 @@ def covariates_of_persons(effects=False):
     return model, exact, points
 
 
+def covariates_whose_mean_is_the_effect(by_person):
+    """A covariate with holes around an effect of persons, or rows, that the outcome reads too."""
+    rng, _, _, _, y = data()
+    J = 40 if by_person else N
+    g = np.sort(np.arange(N) % J)
+    x = holes(rng, rng.normal(size=J))
+    gone = np.isnan(x)
+    with pm.Model() as model:
+        a, b, c, d = (pm.Normal(name) for name in "abcd")
+        s, t, tau = (pm.HalfNormal(name) for name in ("s", "t", "tau"))
+        u = pm.Normal("u", 0, tau, shape=J)
+        column = pm.Normal("x", c + d * u, t, observed=x)
+        own = (lambda v: v[g]) if by_person else (lambda v: v)
+        pm.Normal("y", a + b * own(column) + own(u), s, observed=y)
+
+    def exact(a, b, c, d, s, t, tau):
+        total = 0.0
+        for j in range(J):
+            rows = y[g == j]
+            n = len(rows)
+            # Of u and errors: x, and the rows of this level.
+            of_u = np.r_[d * tau, np.full(n, (1 + b * d) * tau)]
+            of_x = np.r_[t, np.full(n, b * t)]
+            cov = np.outer(of_u, of_u) + np.outer(of_x, of_x) + np.diag(np.r_[0, np.full(n, s**2)])
+            seen = slice(1, None) if gone[j] else slice(None)
+            mean, values = np.r_[c, np.full(n, a + b * c)], np.r_[x[j], rows]
+            total += stats.multivariate_normal.logpdf(values[seen], mean[seen], cov[seen, seen])
+        return total
+
+    points = [
+        {"a": 1.0, "b": b, "c": 0.2, "d": d, "s": 0.6, "t": 0.9, "tau": 0.5}
+        for b, d in ((0.4, 0.5), (0.2, 1.2))
+    ]
+    return model, exact, points
+
+
+@pytest.mark.parametrize("by_person", [True, False])
+@pytest.mark.costly(cases=1)
+def test_the_mean_of_a_covariate_may_be_an_effect_of_the_same_persons(by_person):
+    model, exact, points = covariates_whose_mean_is_the_effect(by_person)
+    found = assert_exact(model, exact, points, ["u", "x_unobserved"])
+    assert np.ptp(found) > 0.3
+
+
+@pytest.mark.parametrize("by_person", [True, False])
+def test_an_effect_is_not_integrated_without_a_covariate_of_which_it_is_the_mean(by_person):
+    model, _, points = covariates_whose_mean_is_the_effect(by_person)
+    with pytest.raises(TallModelError, match=r"'u' cannot .* without 'x_unobserved', whose prior "
+                       r"depends on it\. Name both, integrate=\['u', 'x_un"):  # fmt: skip
+        pms.marginalize(model, "u")
+    alone = pms.marginalize(model, "x_unobserved")
+    assert {"u"} == {v.name for v in model.free_RVs} - {*points[0], "x_unobserved"}
+    assert {v.name for v in alone.free_RVs} == {*points[0], "u"}
+
+
+def test_an_effect_of_each_row_is_not_left_where_what_is_missing_is_integrated():
+    _, _, x, *_, y = data()
+    with pm.Model() as model:
+        u = pm.Normal("u", 0, pm.HalfNormal("tau"), shape=N)
+        column = pm.Normal("x", pm.Normal("c"), 1, observed=np.where(x > 1, np.nan, x))
+        pm.Normal("y", pm.Normal("b") * column + u, 1, observed=y)
+    with pytest.raises(TallModelError, match=r"row of 'y' has an element of 'u' of its own, .*"
+                       r"integrate=\['x_unobserved', 'u'\]"):  # fmt: skip
+        pms.marginalize(model, "x_unobserved")
+    pms.marginalize(model, ["x_unobserved", "u"])
+
+
+def test_covariates_of_rows_and_an_effect_of_several_rows_are_two_groupings():
+    """The mean of what is missing of each row is an effect of its person."""
+    rng, _, x, _, y = data()
+
+    def model_of(J):
+        g = np.arange(N) % J
+        with pm.Model() as model:
+            c, t, tau = pm.Normal("c"), pm.HalfNormal("t"), pm.HalfNormal("tau")
+            u = pm.Normal("u", 0, tau, shape=J)
+            column = pm.Normal("x", c + u[g], t, observed=holes(rng, x))
+            pm.Normal("y", pm.Normal("b") * column + u[g], 0.5, observed=y)
+        return model
+
+    with pytest.raises(TallModelError, match="one is integrated out: name 'x_unobserved'"):
+        pms.marginalize(model_of(40), "u")
+    with pytest.raises(TallModelError, match=r"2 groupings: 'u'.*, 'x_unobserved'"):
+        pms.marginalize(model_of(40), ["u", "x_unobserved"])
+    assert "u" in [v.name for v in pms.marginalize(model_of(40)).free_RVs]
+    with pytest.raises(TallModelError, match=r"several groupings .*: 'u'.*'x_unobserved'"):
+        units_of(model_of(90), "auto", "HMCECS")
+
+
 def covariates_and_effects_of_persons():
     return covariates_of_persons(effects=True)
 
@@ -746,8 +835,10 @@ def test_rows_with_holes_read_groups_by_codes_of_any_type(dtype):
         first = pm.Normal("x", level[codes], observed=x)
         second = pm.Normal("z", first + level[codes], observed=z)
         pm.Normal("y", first + second, observed=y)
-    [grouping], _ = find_groupings(read(model))
-    assert sorted(grouping.names) == ["x_unobserved", "z_unobserved"]
+    level, missing = find_groupings(read(model))[0]
+    assert level.names == ["level"]
+    assert level.levels == 10
+    assert sorted(missing.names) == ["x_unobserved", "z_unobserved"]
 
 
 @pytest.mark.parametrize("together", [True, False])
