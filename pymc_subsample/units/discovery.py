@@ -17,6 +17,7 @@ from pymc_subsample.graph.nodes import index_entries
 from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.errors import CoupledRows, op_name
+from pymc_subsample.model.set_axes import adds
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.rows.runs import NotTogether, Runs, find_runs
 from pymc_subsample.units.groupings import (
@@ -29,7 +30,7 @@ from pymc_subsample.units.groupings import (
     pairs,
     pays,
 )
-from pymc_subsample.units.placed import PLACES
+from pymc_subsample.units.places import PLACES
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.standardised import standardised
 from pymc_subsample.units.states import Endless, is_discrete, values_of
@@ -134,7 +135,7 @@ def _use(reading: Reading, position: int, value: Variable, levels_on: Sequence[i
         try:
             trace.follow(term.graph, axis)
         except CoupledRows as error:
-            reason = NotLocal(f"is read by {term.name!r}, whose rows are coupled by {error}")
+            reason = NotLocal(f"is read by {term.name!r}, {_coupled(error)}")
             continue
         try:
             index, levels, own, runs = _read_by(reading, trace, term.graph, axis, value)
@@ -148,6 +149,16 @@ def _use(reading: Reading, position: int, value: Variable, levels_on: Sequence[i
     if other is None:
         raise reason
     return other
+
+
+def _coupled(error: CoupledRows) -> str:
+    if adds(error.node):
+        return (
+            "which adds up sets of rows (put the rows of a set side by side, x[rows] where `rows`, "
+            "of shape (sets, rows of a set), fills smaller sets up with rows in which nothing is "
+            "missing, and leave these out by pt.where(is_row, u, -np.inf))"
+        )
+    return f"whose rows are coupled by {error.cause}"
 
 
 def _uses_in_priors(reading: Reading, name: str, value: Variable) -> list[Use]:
@@ -237,6 +248,7 @@ def _read_by(
         else:
             # Types of codes may have no room for the number of levels.
             index = evaluate([entry], reading.arrays)[0].astype(np.int64)
+            index = np.moveaxis(index, trace.axes[entry], 0)
         if entry.name != PLACES:
             _refuse_outside(reading, value, index, levels)
             index = np.where(index < 0, index + levels, index)

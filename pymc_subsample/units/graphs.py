@@ -26,7 +26,7 @@ from pymc_subsample.rows.runs import Runs
 from pymc_subsample.units.alike import LOOKED, are_alike, first_of_alike
 from pymc_subsample.units.discovery import gathers
 from pymc_subsample.units.groupings import Grouping
-from pymc_subsample.units.placed import settled
+from pymc_subsample.units.places import settled
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.states import States, states_of
 from pymc_subsample.units.stored_rows import StoredRows

@@ -14,7 +14,7 @@ from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from pymc_subsample.graph.concrete import rebuild, tensor_input
-from pymc_subsample.units.placed import PLACES, picks, placed, read_through
+from pymc_subsample.units.places import PLACES, picks, placed, read_through
 from pymc_subsample.units.reading import Reading
 
 

@@ -489,6 +489,8 @@ READS = {
     "columns of rows": lambda X, b, g: X[g, 0] * b[0] + X[g, 1] * b[1],
     "rows of columns": lambda X, b, g: X[:, 0][g] * b[0] + X[g][:, 1] * b[1],
     "rows of a product": lambda X, b, g: (X @ b)[g],
+    "rows of columns as rows": lambda X, b, g: X.T[0, g] * b[0] + X.T[1, g] * b[1],
+    "columns as rows": lambda X, b, g: b @ X.T[:, g],
 }
 
 
@@ -530,6 +532,102 @@ def a_matrix_of_persons(read="a sum", effects=""):
 def test_a_matrix_with_holes_may_be_read_by_persons(read):
     found = assert_exact(*a_matrix_of_persons(read))
     assert np.ptp(found) > 0.3
+
+
+def test_a_matrix_with_holes_may_have_persons_in_its_columns():
+    rng, _, x, w, y = data(60)
+    X, g = holes(rng, np.column_stack([x, w])[:40]), np.r_[np.arange(40), np.arange(20)]
+    point = {"mu": 0.3, "b": np.array([0.6, -0.4])}
+    found = []
+    for turned in (False, True):
+        with pm.Model() as model:
+            b, mu = pm.Normal("b", shape=2), pm.Normal("mu")
+            column = pm.Normal("X", mu, 1, observed=X.T if turned else X)
+            one, other = (column[j, g] if turned else column[g, j] for j in range(2))
+            pm.Normal("y", one * b[0] + other * b[1], 0.5, observed=y)
+        found.append(log_likelihood(pms.marginalize(model, n_nodes=9), point))
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+CHOICES = {
+    "a matrix": lambda u, rows, y: u(rows.shape),
+    "rows side by side": lambda u, rows, y: u(rows.size)[rows],
+    "rows in order": lambda u, rows, y: u(rows.size).reshape(rows.shape),
+}
+
+
+def choices(n=60):
+    rng = np.random.default_rng(3)
+    x = holes(rng, rng.normal(size=(n, 3)), 0.2)
+    return x, np.arange(3 * n).reshape(n, 3), rng.integers(0, 3, n)
+
+
+def exact_choices(x, y, b, c, t, is_row=True):
+    """By the sum over a grid of nodes of all that is missing of a set."""
+    z, w = np.polynomial.hermite_e.hermegauss(30)
+    total = stats.norm.logpdf(x[~np.isnan(x) & is_row], c, t).sum()
+    for i in range(len(x)):
+        gone = np.flatnonzero(np.isnan(x[i]))
+        at = np.array(list(product(range(30), repeat=len(gone))), dtype=int)
+        rows = np.repeat(x[[i]], len(at), axis=0)
+        rows[:, gone] = c + t * z[at]
+        u = np.where(np.broadcast_to(is_row, x.shape)[i], b * rows, -np.inf)
+        weight = np.prod(w[at] / w.sum(), axis=1)
+        total += np.log(np.sum(weight * np.exp(u[:, y[i]]) / np.exp(u).sum(axis=1)))
+    return total
+
+
+POINT = {"b": 1.3, "c": 0.2, "t": 1.1}
+
+
+@pytest.mark.parametrize("density", ["categorical", "potential"])
+@pytest.mark.parametrize("spelling", CHOICES)
+@pytest.mark.costly(cases=1)
+def test_attributes_of_alternatives_may_be_missing(spelling, density):
+    """All that is missing of the alternatives of a choice is one integral, in any spelling."""
+    x, rows, y = choices()
+    with pm.Model() as model:
+        b, c, t = pm.Normal("b"), pm.Normal("c"), pm.HalfNormal("t")
+        seen = lambda shape: pm.Normal("x", c, t, observed=x.reshape(shape))  # noqa: E731
+        u = b * CHOICES[spelling](seen, rows, y)
+        if density == "categorical":
+            pm.Categorical("y", logit_p=u, observed=y)
+        else:
+            pm.Potential("y", u[np.arange(len(y)), y] - pt.logsumexp(u, axis=1))
+    found = log_likelihood(pms.marginalize(model, n_nodes=11), POINT)
+    assert found == pytest.approx(exact_choices(x, y, **POINT), abs=2e-3)
+
+
+def ragged(spelling):
+    """Sets of two or three rows: added up by an index, or filled up, with a known row or not."""
+    x, _, y = choices()
+    is_row = np.arange(3) < np.where(np.arange(len(y)) % 2, 3, 2)[:, None]
+    y = np.minimum(y, is_row.sum(axis=1) - 1)
+    of, flat = np.repeat(np.arange(len(y)), is_row.sum(axis=1)), x[is_row]
+    places = np.cumsum(is_row).reshape(is_row.shape) - 1
+    filler = np.flatnonzero(~np.isnan(flat))[0] if spelling == "filled up" else places[:, :1]
+    with pm.Model() as model:
+        b, c, t = pm.Normal("b"), pm.Normal("c"), pm.HalfNormal("t")
+        column = pm.Normal("x", c, t, observed=flat)
+        if spelling == "added up":
+            total = pt.zeros(len(y))[of].inc(pt.exp(b * column))
+            pm.Potential("y", (b * column)[places[np.arange(len(y)), y]] - pt.log(total))
+        else:
+            u = b * column[np.where(is_row, places, filler)]
+            pm.Categorical("y", logit_p=pt.where(is_row, u, -np.inf), observed=y)
+    return model, np.where(is_row, x, 0), y, is_row
+
+
+def test_sets_of_different_sizes_with_holes_are_refused_with_what_to_write():
+    assert "'y', which adds up sets of rows (put the rows" in refusal(ragged("added up")[0])
+    assert "is read twice by a row (fill an index" in refusal(ragged("filled up twice")[0])
+
+
+@pytest.mark.costly(cases=1)
+def test_sets_that_are_filled_up_may_have_holes():
+    model, x, y, is_row = ragged("filled up")
+    found = log_likelihood(pms.marginalize(model, n_nodes=11), POINT)
+    assert found == pytest.approx(exact_choices(x, y, is_row=is_row, **POINT), abs=2e-3)
 
 
 @pytest.mark.parametrize("effects", ["centred", "not centred"])
