@@ -758,13 +758,20 @@ def test_integers_may_be_missing_in_the_prior_of_others():
 
 
 @pytest.mark.costly(cases=1)
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("columns", [2, 3])
-def test_a_matrix_of_integers_is_summed_over_all_states_of_a_row(columns):
-    """Rows miss none, each and all of the columns: products of states differ from row to row."""
+def test_a_matrix_of_integers_is_summed_over_all_states_of_a_row(columns, apart):
+    """Rows miss none, each and all of the columns: products of states differ from row to row.
+
+    Or one column at most, some rows another than others.
+    """
     rng, _, _, _, y = data(60)
     X = holes(rng, rng.random((60, columns)) < 0.4, 0.5)
+    if apart:
+        several = np.isnan(X) & (np.cumsum(np.isnan(X), axis=1) > 1)
+        X[several] = 1.0
     gone = np.isnan(X)
-    assert len(np.unique(gone, axis=0)) == 2**columns
+    assert len(np.unique(gone, axis=0)) == (1 + columns if apart else 2**columns)
     with pm.Model() as model:
         p, b = pm.Beta("p", 1, 1, shape=columns), pm.Normal("b", shape=columns)
         observed = pm.Bernoulli("X", p, observed=masked(X))
