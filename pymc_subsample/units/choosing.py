@@ -10,8 +10,9 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.discovery import imputed
-from pymc_subsample.units.discovery import children, find_groupings
+from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.groupings import Grouping, pays
+from pymc_subsample.units.parents import children
 from pymc_subsample.units.reading import Reading, read
 from pymc_subsample.units.unread import unread, without_variables
 from pymc_subsample.validation import name_list
