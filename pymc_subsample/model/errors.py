@@ -40,6 +40,12 @@ class CoupledRows(Exception):
         self.node, self._said = node, said
         super().__init__("" if node is None else op_name(node.op))
 
+    @property
+    def cause(self) -> str:
+        """The Op, and in words what it does if that is known."""
+        op = "an axis used twice" if self.node is None else op_name(self.node.op)
+        return f"{op} ({_KNOWN[op]})" if op in _KNOWN else op
+
     def refusal(self, name: str) -> TallModelError:
         """Return the error that the user sees, about the observed variable `name`."""
         op = "an axis used twice" if self.node is None else op_name(self.node.op)

@@ -1,4 +1,4 @@
-"""Loops of a log-likelihood, written out and compared with themselves."""
+"""Loops of a log-likelihood or a prediction, written out and compared with themselves."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +23,8 @@ def followed(
 ) -> list[Variable]:
     """Write out the loops of graphs, and evaluate both beside the start.
 
-    Of columns on disk the model's own sample is compared.
+    Of columns on disk the model's own sample is compared. Steps of a loop are freed as they are
+    evaluated, so that this takes about as much memory as the data.
     """
     new = without_loops(outputs, values, arrays)
     changed = [(a, b) for a, b in zip(outputs, new, strict=True) if a is not b]
@@ -37,8 +38,8 @@ def followed(
             alike = a.shape == b.shape
             if not alike or not np.allclose(a, b, _TOLERANCE, _TOLERANCE, equal_nan=True):
                 raise TallModelError(
-                    "A loop of the model's log-likelihood was misread. Please report the model, "
-                    "and sample it with pm.sample()."
+                    "A loop of the model was misread. Please report the model, sample it with "
+                    "pm.sample(), and predict by pm.sample_posterior_predictive."
                 )
     return new
 

@@ -3,7 +3,7 @@
 Each of its rows is computed from the selected rows of the data alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -53,7 +53,7 @@ def select_in_data(
             with suppress(CoupledRows, TallModelError):
                 rows, *index = pairs
                 some = _of_selected_rows(inputs[0], 0, rows, dependent, arrays, selected)
-                return [some[tuple(_column(i, arrays) for i in index)]]
+                return [some[tuple(data_input(i, arrays) for i in index)]]
         return fold(node, inputs)
 
     return rebuild(outputs, {v: v for v in [*arrays, *values]}, hook)
@@ -126,8 +126,11 @@ def _pairs(
     return (rows, np.arange(len(rows)), columns) if inside else None
 
 
-def _column(value: np.ndarray, arrays: dict[Variable, np.ndarray]) -> Variable:
-    new = tensor_input(None, value.dtype, value.shape)
+def data_input(
+    value: np.ndarray, arrays: dict[Variable, np.ndarray], name: str | None = None
+) -> Variable:
+    """Return a placeholder of known shape for data, which `arrays` gains."""
+    new = tensor_input(name, value.dtype, value.shape)
     arrays[new] = value
     return new
 
@@ -154,16 +157,33 @@ def _of_selected_rows(
     columns = [v for v in trace.axes if v.owner is None or trace.stop(v)]
     if not columns or any(v in dependent for v in columns):
         raise CoupledRows(x.owner)
+
+    def some(old: Variable, own: int) -> Variable:
+        key = (old, own, str(rows) if isinstance(rows, slice) else rows.tobytes())
+        if key not in selected:
+            value = arrays[old] if old in arrays else evaluate([old], arrays)[0]
+            selected[key] = data_input(value[(*[slice(None)] * own, rows)], arrays, old.name)
+        return selected[key]
+
+    return of_columns(x, axis, trace, dependent, arrays, some)
+
+
+def of_columns(
+    x: Variable,
+    axis: int,
+    trace: RowTrace,
+    dependent: set[Variable],
+    arrays: dict[Variable, np.ndarray],
+    column: Callable[[Variable, int], Variable],
+) -> Variable:
+    """Compute `x`, whose rows on an axis are traced, of other columns than its own.
+
+    ``column(old, axis)`` takes the place of one that has rows on an axis. Raises `CoupledRows` or
+    `TallModelError` where rows depend on each other.
+    """
     trace.refuse_reductions(dependent, x.type.shape[axis])
     graph = batch_graph([x], trace, dependent, arrays)
     known: dict[Variable, Variable] = dict(graph.parameters)
     for new, old in graph.columns.items():
-        own = trace.axes[old]
-        key = (old, own, str(rows) if isinstance(rows, slice) else rows.tobytes())
-        if key not in selected:
-            value = arrays[old] if old in arrays else evaluate([old], arrays)[0]
-            value = value[(*[slice(None)] * own, rows)]
-            selected[key] = tensor_input(old.name, value.dtype, value.shape)
-            arrays[selected[key]] = value
-        known[new] = selected[key]
+        known[new] = column(old, trace.axes[old])
     return rebuild(graph.outputs, known, fold, remake=True)[0]

@@ -12,6 +12,7 @@ from pymc_subsample.model import TallModelError
 from pymc_subsample.model.discovery import imputed
 from pymc_subsample.units.discovery import find_groupings
 from pymc_subsample.units.groupings import Grouping, pays
+from pymc_subsample.units.parents import children
 from pymc_subsample.units.reading import Reading, read
 from pymc_subsample.units.unread import unread, without_variables
 from pymc_subsample.validation import name_list
@@ -52,7 +53,31 @@ def chosen(reading: Reading, integrate: str | Sequence[str]) -> Grouping:
     grouping = grouping if not left else _of(grouping, names)
     if _holds_all(reading, grouping):
         raise _none_is_left(grouping)
+    for name in grouping.names:
+        for child in _left_behind(reading, grouping, name):
+            raise _without_child(reading, names, name, child)
     return grouping
+
+
+def _left_behind(reading: Reading, grouping: Grouping, name: str) -> list[str]:
+    """Return variables that would stay without one on which their prior depends."""
+    return [child for child in children(reading, name) if child not in grouping.names]
+
+
+def _without_child(reading: Reading, names: Sequence[str], name: str, child: str) -> TallModelError:
+    both = [*names, child]
+    groupings, _ = find_groupings(reading, both)
+    together = any({name, child} <= set(g.names) for g in groupings)
+    instead = (
+        f"Name both, integrate={both}"
+        if together
+        else f"Levels of the two are not one to one, so that only one is integrated out: name "
+        f"{child!r}, and sample {name!r}"
+    )
+    return TallModelError(
+        f"{name!r} cannot be integrated out without {child!r}, whose prior depends on it. {instead}"
+        ", or sample this model as it is, with pm.NUTS."
+    )
 
 
 def _of(grouping: Grouping, names: Sequence[str]) -> Grouping:
@@ -92,12 +117,15 @@ def _cheapest(
 def paying_one(reading: Reading, groupings: Sequence[Grouping]) -> Grouping | None:
     """Return the one grouping for which integrals cost less than parameters, if there is one.
 
-    Where it holds all variables, none would be left to sample.
+    Where it holds all variables, none would be left to sample; nor is there one where variables
+    would be left whose prior depends on those of it.
     """
     paying = [g for g in groupings if g.pays and not _holds_all(reading, g)]
     if len(paying) > 1:
         raise several_pay([g.described for g in paying])
-    return paying[0] if paying else None
+    if not paying or any(_left_behind(reading, paying[0], name) for name in paying[0].names):
+        return None
+    return paying[0]
 
 
 def several_pay(described: Sequence[str]) -> TallModelError:

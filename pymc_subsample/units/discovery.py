@@ -17,6 +17,7 @@ from pymc_subsample.graph.nodes import index_entries
 from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.errors import CoupledRows, op_name
+from pymc_subsample.model.set_axes import adds
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.rows.runs import NotTogether, Runs, find_runs
 from pymc_subsample.units.groupings import (
@@ -29,7 +30,8 @@ from pymc_subsample.units.groupings import (
     pairs,
     pays,
 )
-from pymc_subsample.units.placed import PLACES
+from pymc_subsample.units.parents import without_parents
+from pymc_subsample.units.places import PLACES
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.standardised import standardised
 from pymc_subsample.units.states import Endless, is_discrete, values_of
@@ -44,7 +46,7 @@ def find_groupings(
     Rows read what enters the location and the scale of a variable where they read that. Variables
     that are `wanted` are in one grouping wherever that may be.
     """
-    reading = standardised(reading, list(reading.values))
+    given, reading = reading, standardised(reading, list(reading.values))
     reasons: dict[str, str] = {}
     uses: dict[str, list[Use]] = {}
     for name, value in reading.values.items():
@@ -64,7 +66,7 @@ def find_groupings(
                 groupings.remove(grouping)
                 new = joined(grouping, new, together)
         groupings.append(new)
-    groupings = _without_parents(reading, groupings, reasons)
+    groupings = without_parents(given, reading, groupings, reasons)
     # Last, since a third may belong to the levels of both.
     whole: list[Grouping] = []
     for new in groupings:
@@ -134,7 +136,7 @@ def _use(reading: Reading, position: int, value: Variable, levels_on: Sequence[i
         try:
             trace.follow(term.graph, axis)
         except CoupledRows as error:
-            reason = NotLocal(f"is read by {term.name!r}, whose rows are coupled by {error}")
+            reason = NotLocal(f"is read by {term.name!r}, {_coupled(error)}")
             continue
         try:
             index, levels, own, runs = _read_by(reading, trace, term.graph, axis, value)
@@ -148,6 +150,16 @@ def _use(reading: Reading, position: int, value: Variable, levels_on: Sequence[i
     if other is None:
         raise reason
     return other
+
+
+def _coupled(error: CoupledRows) -> str:
+    if adds(error.node):
+        return (
+            "which adds up sets of rows (put the rows of a set side by side, x[rows] where `rows`, "
+            "of shape (sets, rows of a set), fills smaller sets up with rows in which nothing is "
+            "missing, and leave these out by pt.where(is_row, u, -np.inf))"
+        )
+    return f"whose rows are coupled by {error.cause}"
 
 
 def _uses_in_priors(reading: Reading, name: str, value: Variable) -> list[Use]:
@@ -237,6 +249,7 @@ def _read_by(
         else:
             # Types of codes may have no room for the number of levels.
             index = evaluate([entry], reading.arrays)[0].astype(np.int64)
+            index = np.moveaxis(index, trace.axes[entry], 0)
         if entry.name != PLACES:
             _refuse_outside(reading, value, index, levels)
             index = np.where(index < 0, index + levels, index)
@@ -295,23 +308,3 @@ def _runs(reading: Reading, entry: Variable, levels: int) -> Runs:
                 reading.apart.append(said)
             raise NotLocal(said) from None
     return reading.runs[column.offsets[0]]
-
-
-def _without_parents(
-    reading: Reading, groupings: list[Grouping], reasons: dict[str, str]
-) -> list[Grouping]:
-    """Leave out variables that enter the prior of others, unless level by level of one grouping."""
-    for grouping in groupings:
-        for name in list(grouping.names):
-            children = [
-                child
-                for child, prior in reading.priors.items()
-                if child != name and reading.values[name] in ancestors([prior])
-            ]
-            own = [c for c in children if c in grouping.names and (c, name) in grouping.links]
-            other = next((c for c in children if c not in own), None)
-            if other is not None:
-                grouping.names.remove(name)
-                grouping.elements.pop(name, None)
-                reasons[name] = f"enters the prior of {other!r}, which is not one of its level"
-    return [grouping for grouping in groupings if grouping.names]

@@ -26,7 +26,7 @@ from pymc_subsample.rows.runs import Runs
 from pymc_subsample.units.alike import LOOKED, are_alike, first_of_alike
 from pymc_subsample.units.discovery import gathers
 from pymc_subsample.units.groupings import Grouping
-from pymc_subsample.units.placed import settled
+from pymc_subsample.units.places import settled
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.states import States, states_of
 from pymc_subsample.units.stored_rows import StoredRows
@@ -308,6 +308,13 @@ def _row_graph(
     dependent = depends_on([graph, *conditions], sources)
     trace = reading.trace([graph, *conditions], names)
     trace.follow(graph, axis)
+    own = [n for n, v in reading.values.items() if v in trace.axes and n not in tables.values]
+    if own:
+        both = [*tables.grouping.names, *own]
+        raise TallModelError(
+            f"Each row of {name!r} has an element of {own[0]!r} of its own, which would stay a "
+            f"parameter. Name it too, integrate={both}, or sample the model as it is, with pm.NUTS."
+        )
     trace.refuse_reductions(depends_on([graph], list(names)), n_rows)
     mine = {
         new: (old, said)

@@ -136,6 +136,12 @@ def of_uses(reading: Reading, name: str, found: Sequence[Use], *, among_others: 
     level = np.arange(first.levels)  # Of each element.
     if several:
         places = several[0].index[(several[0].index >= 0).any(axis=1)]
+        ordered = np.sort(places, axis=1)
+        if ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any():
+            raise NotLocal(
+                "is read twice by a row (fill an index of several rows up with rows in which "
+                "nothing is missing)"
+            )
         places = places[np.sort(np.unique(places, axis=0, return_index=True)[1])]
         level[:] = -1
         level[places[places >= 0]] = np.nonzero(places >= 0)[0]

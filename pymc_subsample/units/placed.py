@@ -4,16 +4,17 @@ What rows read of ``set_subtensor(known[where], x)``, or of arrays that are join
 the elements of x, and some rows read none.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import AllocEmpty, Join, Nonzero
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.shape import Reshape
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,
     AdvancedSubtensor,
@@ -22,24 +23,12 @@ from pytensor.tensor.subtensor import (
 )
 from pytensor.tensor.type_other import NoneTypeT
 
-from pymc_subsample.graph.concrete import depends_on, fold, on_disk, rebuild, tensor_input
-from pymc_subsample.graph.nodes import elemwise_name, index_entries
+from pymc_subsample.graph.concrete import depends_on, fold, on_disk, rebuild
+from pymc_subsample.graph.nodes import index_entries
 from pymc_subsample.graph.numpy_functions import evaluate
-from pymc_subsample.model.axis_rules import IsRowNumber
-from pymc_subsample.model.batch import batch_graph
-from pymc_subsample.model.data_columns import row_number_test
 from pymc_subsample.model.errors import CoupledRows, TallModelError
-from pymc_subsample.model.trace import RowTrace
-
-# The name of an index of which -1 says that there is none, where negative numbers of a user's count
-# from the end. Selections of its rows keep it.
-PLACES = "places, -1 where there is none"
-
-
-def row_number(arrays: Mapping[Variable, np.ndarray]) -> IsRowNumber:
-    """Return a test of whether an index holds numbers of rows, and is no places."""
-    test = row_number_test(arrays)
-    return lambda index, axis, length: index.name != PLACES and test(index, axis, length)
+from pymc_subsample.model.selection import data_input
+from pymc_subsample.units.places import PLACES, at_rows, by_element, placed
 
 
 def read_by_places(
@@ -60,7 +49,7 @@ def read_by_places(
         while (chosen := _chosen(y, arrays)) is not None:
             y, rows = chosen
             places = np.where(places >= 0, rows[places], -1)
-        put.update(_by_element(y, arrays, values))
+        put.update(by_element(y, arrays, values))
         if (places < 0).all():
             return base
         found = y[placed(places, arrays)]
@@ -82,6 +71,12 @@ def read_by_places(
         if isinstance(node.op, AdvancedSubtensor | Subtensor):
             found = _picked(node, inputs, arrays, values)
             return fold(node, inputs) if found is None else [found]
+        if isinstance(node.op, Reshape) and node.outputs[0].type.ndim == 2:
+            shape = node.op.make_node(*inputs).outputs[0].type.shape
+            if None not in shape and np.prod(shape) == inputs[0].type.shape[0]:
+                rows = np.arange(np.prod(shape)).reshape(shape)
+                found = _side_by_side(inputs[0], rows, arrays, values)
+                return fold(node, inputs) if found is None else [found]
         out = node.outputs[0].type
         puts = isinstance(node.op, Join | AdvancedIncSubtensor | IncSubtensor)
         if not puts or depends_on(inputs, values).isdisjoint(inputs) or not out.ndim:
@@ -109,17 +104,6 @@ def read_by_places(
     return rebuild(outputs, {v: v for v in [*arrays, *values]}, hook), put
 
 
-def _by_element(
-    y: Variable, arrays: Mapping[Variable, np.ndarray], values: Sequence[Variable]
-) -> list[Variable]:
-    """Return the values of which an element of an array has one of its own."""
-    dependent = depends_on([y], values)
-    trace = RowTrace(lambda v: v not in dependent, row_number(arrays))
-    with suppress(CoupledRows):
-        trace.follow(y, 0)
-    return [v for v in values if v in trace.axes]
-
-
 def _picked(
     node: Apply,
     inputs: Sequence[Variable],
@@ -131,10 +115,20 @@ def _picked(
     None if an index does neither.
     """
     x, (entry, *others) = inputs[0], index_entries(node, inputs)
-    if any(_is_number(e) for e in others) and getattr(entry, "ndim", 0) == 1:
+    ndim = getattr(entry, "ndim", 0)
+    if any(_is_number(e) for e in others) and ndim == 1:
         rows_of_all = x[entry]  # x[g, 0] is x[g][:, 0]
         found = _picked(rows_of_all.owner, rows_of_all.owner.inputs, arrays, values)
         return None if found is None else found[(slice(None), *others)]
+    if len(others) == 1 and getattr(others[0], "ndim", 0) == 1 and (_is_all(entry) or not ndim):
+        rows_of_all = _transposed(x)[others[0]]  # x[0, g] is x.T[g][:, 0]
+        found = _picked(rows_of_all.owner, rows_of_all.owner.inputs, arrays, values)
+        return None if found is None else found[:, entry].T
+    if not others and ndim == 2 and isinstance(entry, Variable) and entry.name != PLACES:
+        known = _known(entry, arrays)
+        if known is None or known.dtype.kind not in "iu":
+            return None
+        return _side_by_side(x, known, arrays, values)
     rows = _rows_of(node, inputs, arrays)
     if rows is None:
         return None
@@ -145,6 +139,27 @@ def _picked(
         return None
     known = depends_on([x], values).isdisjoint([x])
     return x[data_input(rows, arrays) if known else placed(rows, arrays)]
+
+
+def _side_by_side(
+    x: Variable,
+    index: np.ndarray,
+    arrays: dict[Variable, np.ndarray],
+    values: Sequence[Variable],
+) -> Variable | None:
+    """Return what is picked of what is put together, several elements to a row; None if unknown."""
+    n = x.type.shape[0] if x.type.ndim == 1 else None
+    if n is None or not _is_put_together(x) or index.min() < -n or index.max() >= n:
+        return None
+    with suppress(CoupledRows, TallModelError):
+        found = at_rows(x, index % n, arrays, values)
+        return found if found.type.shape == index.shape else None
+    return None
+
+
+def _transposed(x: Variable) -> Variable:
+    turned = isinstance(x.owner_op, DimShuffle) and x.owner.op.new_order == (1, 0)
+    return x.owner.inputs[0] if turned else x.T
 
 
 def _is_put_together(x: Variable) -> bool:
@@ -188,126 +203,6 @@ def _is_number(entry: slice | int | Variable) -> bool:
 
 def _is_all(entry: object) -> bool:
     return isinstance(entry, slice) and entry == slice(None)
-
-
-def placed(places: np.ndarray, arrays: dict[Variable, np.ndarray]) -> Variable:
-    """Return an index by which rows read what is put among other values."""
-    return data_input(places, arrays, PLACES)
-
-
-def data_input(
-    value: np.ndarray, arrays: dict[Variable, np.ndarray], name: str | None = None
-) -> Variable:
-    """Return a placeholder of known shape for data, which `arrays` gains."""
-    new = tensor_input(name, value.dtype, value.shape)
-    arrays[new] = value
-    return new
-
-
-def at_rows(
-    x: Variable,
-    rows: np.ndarray,
-    arrays: dict[Variable, np.ndarray],
-    values: Sequence[Variable],
-) -> Variable:
-    """Compute a graph at some of its rows, any of them several times, of columns at these rows.
-
-    Where a row is -1, it reads nothing by an index, and else is any other one. Raises `CoupledRows`
-    or `TallModelError` where rows depend on each other.
-    """
-    dependent = depends_on([x], values)
-    trace = RowTrace(lambda v: v not in dependent, row_number(arrays))
-    trace.follow(x, 0)
-    trace.refuse_reductions(dependent, x.type.shape[0])
-    graph = batch_graph([x], trace, dependent, arrays)
-    known: dict[Variable, Variable] = dict(graph.parameters)
-    lengths: dict[Variable, set[int]] = {}
-    for entry, length in _indices(x, dependent):
-        lengths.setdefault(entry, set()).add(length)
-    some = np.maximum(rows, 0)
-    for new, old in graph.columns.items():
-        axis = trace.axes[old]
-        if old in dependent:
-            known[new] = old[(slice(None),) * axis + (placed(rows, arrays),)]
-            continue
-        value = np.take(arrays[old] if old in arrays else evaluate([old], arrays)[0], some, axis)
-        name = old.name
-        if old in lengths and axis == 0:
-            value = value.astype(np.int64)  # -1 is no number of some, nor a length of others
-            if name != PLACES and (value < 0).any():  # which count from the end of one array
-                if len(lengths[old]) > 1:
-                    raise CoupledRows(None)
-                value = np.where(value < 0, value + max(lengths[old]), value)
-            value = np.where((rows >= 0).reshape(-1, *[1] * (value.ndim - 1)), value, -1)
-            name = PLACES
-        known[new] = data_input(value, arrays, name)
-    [found] = rebuild(graph.outputs, known, fold, remake=True)
-    return settled([found], arrays)[0]
-
-
-def _indices(x: Variable, dependent: set[Variable]) -> Iterator[tuple[Variable, int]]:
-    """Yield by which vectors a graph picks of what depends on values, and among how many."""
-    for node in toposort([x]):
-        if isinstance(node.op, AdvancedSubtensor) and node.inputs[0] in dependent:
-            for axis, entry in enumerate(index_entries(node)):
-                length = node.inputs[0].type.shape[axis]
-                if isinstance(entry, Variable) and entry not in dependent and length is not None:
-                    yield entry, length
-
-
-def settled(
-    graphs: Sequence[Variable],
-    arrays: Mapping[Variable, np.ndarray],
-    rows: np.ndarray | None = None,
-    axes: Mapping[Variable, int] = MappingProxyType({}),
-) -> list[Variable]:
-    """Leave out what no row reads, as of what is put together of several; or none of some rows.
-
-    These rows are along known `axes` of variables.
-    """
-
-    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        if elemwise_name(node) != "Switch":
-            return None
-        condition, chosen, other = inputs
-        roots = [v for v in ancestors([condition]) if v.owner is None]
-        if not condition.type.ndim or any(
-            v not in arrays and not isinstance(v, Constant) for v in roots
-        ):
-            return None
-        if any(on_disk(arrays.get(v)) for v in roots):
-            return None
-        has = np.asarray(evaluate([condition], arrays)[0], dtype=bool)
-        if rows is not None:
-            axis = axes.get(node.outputs[0])
-            if axis is None:
-                return None
-            has = has if has.shape[axis] == 1 else np.take(has, rows, axis)
-        if has.any() and not has.all():
-            return None
-        branch = chosen if has.all() else other
-        return [branch] if branch.type == node.outputs[0].type else None
-
-    return rebuild(graphs, {}, hook)
-
-
-def read_through(
-    graphs: Sequence[Variable], arrays: dict[Variable, np.ndarray], values: Sequence[Variable]
-) -> list[Variable]:
-    """Let rows read by places of their own what they read by those of what they read."""
-
-    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        if not isinstance(node.op, AdvancedSubtensor) or len(inputs) != 2:
-            return None
-        table, index = inputs
-        inner = index.name == PLACES and index in arrays and index.type.ndim == 1
-        if not inner or not any(v.name == PLACES for v in ancestors([table])):
-            return None
-        with suppress(CoupledRows, TallModelError):
-            return [at_rows(table, arrays[index], arrays, values)]
-        return None
-
-    return rebuild(graphs, {v: v for v in [*arrays, *values]}, hook)
 
 
 def _places(

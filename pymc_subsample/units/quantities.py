@@ -17,7 +17,7 @@ from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.units.discovery import gathers, level_axis
 from pymc_subsample.units.graphs import UnitGraphs
 from pymc_subsample.units.groupings import NotLocal
-from pymc_subsample.units.placed import row_number
+from pymc_subsample.units.places import row_number
 from pymc_subsample.units.tables import Tables
 from pymc_subsample.units.unit_arrays import by_level
 from pymc_subsample.units.unit_densities import UnitFunctions

@@ -33,7 +33,8 @@ from pymc_subsample.model.terms import TermPart, parts_of
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.rows import Rows
 from pymc_subsample.rows.runs import Runs
-from pymc_subsample.units.placed import read_by_places, row_number, settled
+from pymc_subsample.units.placed import read_by_places
+from pymc_subsample.units.places import by_element, row_number, settled
 from pymc_subsample.validation import warn
 
 # Location and scale are the last two of their parameters.
@@ -78,15 +79,15 @@ class Reading:
     ) -> RowTrace:
         """Return an empty trace of rows, or of levels, of these or of all graphs.
 
-        Given local variables, no others have levels, however rows read them.
+        Given local variables, no others have levels, however rows read elements of them.
         """
-        graphs, values = self.graphs if graphs is None else list(graphs), self.values.values()
+        graphs, values = self.graphs if graphs is None else list(graphs), [*self.values.values()]
         dependent = depends_on(graphs, [*values, *(local or ())])
         own = dependent if local is None else depends_on(graphs, list(local))
         return RowTrace(
             lambda v: v not in dependent,
             row_number(self.arrays),
-            lambda v: v in dependent and v not in own,
+            lambda v: v in dependent - own and bool(by_element(v, self.arrays, values)),
         )
 
 

@@ -14,7 +14,7 @@ from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from pymc_subsample.graph.concrete import rebuild, tensor_input
-from pymc_subsample.units.placed import PLACES, placed, read_through
+from pymc_subsample.units.places import PLACES, picks, placed, read_through
 from pymc_subsample.units.reading import Reading
 
 
@@ -125,7 +125,7 @@ def _with(
     moved = [graph for pair in reading.standard.values() for graph in pair]
     derived = reading.derived.values()
     whole = rebuild([*reading.graphs, *pairs, *derived, *moved], {old: new}, hook)
-    if any(v.name == PLACES for v in ancestors([new])):
+    if picks(new):
         values = [*(v for v in reading.values.values() if v is not old), *_standard(new, reading)]
         whole = read_through(whole, reading.arrays, values)
     graphs = iter(whole)

@@ -22,7 +22,7 @@ from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.rows.columns import StoredColumn
 from pymc_subsample.units.discovery import gathers, level_axis
 from pymc_subsample.units.groupings import Grouping
-from pymc_subsample.units.placed import row_number
+from pymc_subsample.units.places import row_number
 from pymc_subsample.units.reading import Reading
 from pymc_subsample.units.stored_rows import OfLevels
 
@@ -135,7 +135,7 @@ class Tables:
         [new] = self._at(self._of(table), [table], levels, local)
         axis, entry = level_axis(trace, node)
         if entry.type.ndim > 1:
-            return new
+            return pt.moveaxis(new, 0, trace.axes[entry])
         index = tuple(
             slice(None) if i == axis else int(e.data) if isinstance(e, Variable) else e
             for i, e in enumerate(index_entries(node))

@@ -605,9 +605,7 @@ def test_rows_whose_parameters_are_invalid_are_impossible():
 
 
 @pytest.mark.costly(cases=1)
-@pytest.mark.parametrize(
-    "step", [sgmcmc.SGLD, sgmcmc.SVRGLD, pms.FireflyMC, pms.AusterityMH, pms.HMCECS]
-)
+@pytest.mark.parametrize("step", [sgmcmc.SGLD, sgmcmc.SVRGLD, pms.AusterityMH, pms.HMCECS])
 def test_a_row_that_cuts_the_posterior_off_is_named_before_sampling(step):
     """Batches of rows miss the one that is impossible beyond a boundary, and their checks too."""
     rng = np.random.default_rng(1)

@@ -259,6 +259,95 @@ def covariates_of_persons(effects=False):
     return model, exact, points
 
 
+def covariates_whose_mean_is_the_effect(by_person):
+    """A covariate with holes around an effect of persons, or rows, that the outcome reads too."""
+    rng, _, _, _, y = data()
+    J = 40 if by_person else N
+    g = np.sort(np.arange(N) % J)
+    x = holes(rng, rng.normal(size=J))
+    gone = np.isnan(x)
+    with pm.Model() as model:
+        a, b, c, d = (pm.Normal(name) for name in "abcd")
+        s, t, tau = (pm.HalfNormal(name) for name in ("s", "t", "tau"))
+        u = pm.Normal("u", 0, tau, shape=J)
+        column = pm.Normal("x", c + d * u, t, observed=x)
+        own = (lambda v: v[g]) if by_person else (lambda v: v)
+        pm.Normal("y", a + b * own(column) + own(u), s, observed=y)
+
+    def exact(a, b, c, d, s, t, tau):
+        total = 0.0
+        for j in range(J):
+            rows = y[g == j]
+            n = len(rows)
+            # Of u and errors: x, and the rows of this level.
+            of_u = np.r_[d * tau, np.full(n, (1 + b * d) * tau)]
+            of_x = np.r_[t, np.full(n, b * t)]
+            cov = np.outer(of_u, of_u) + np.outer(of_x, of_x) + np.diag(np.r_[0, np.full(n, s**2)])
+            seen = slice(1, None) if gone[j] else slice(None)
+            mean, values = np.r_[c, np.full(n, a + b * c)], np.r_[x[j], rows]
+            total += stats.multivariate_normal.logpdf(values[seen], mean[seen], cov[seen, seen])
+        return total
+
+    points = [
+        {"a": 1.0, "b": b, "c": 0.2, "d": d, "s": 0.6, "t": 0.9, "tau": 0.5}
+        for b, d in ((0.4, 0.5), (0.2, 1.2))
+    ]
+    return model, exact, points
+
+
+@pytest.mark.parametrize("by_person", [True, False])
+@pytest.mark.costly(cases=1)
+def test_the_mean_of_a_covariate_may_be_an_effect_of_the_same_persons(by_person):
+    model, exact, points = covariates_whose_mean_is_the_effect(by_person)
+    found = assert_exact(model, exact, points, ["u", "x_unobserved"], n_nodes=21)
+    assert np.ptp(found) > 0.1
+
+
+@pytest.mark.parametrize("by_person", [True, False])
+def test_an_effect_is_not_integrated_without_a_covariate_of_which_it_is_the_mean(by_person):
+    model, _, points = covariates_whose_mean_is_the_effect(by_person)
+    with pytest.raises(TallModelError, match=r"'u' cannot .* without 'x_unobserved', whose prior "
+                       r"depends on it\. Name both, integrate=\['u', 'x_un"):  # fmt: skip
+        pms.marginalize(model, "u")
+    alone = pms.marginalize(model, "x_unobserved")
+    assert {"u"} == {v.name for v in model.free_RVs} - {*points[0], "x_unobserved"}
+    assert {v.name for v in alone.free_RVs} == {*points[0], "u"}
+
+
+def test_an_effect_of_each_row_is_not_left_where_what_is_missing_is_integrated():
+    _, _, x, *_, y = data()
+    with pm.Model() as model:
+        u = pm.Normal("u", 0, pm.HalfNormal("tau"), shape=N)
+        column = pm.Normal("x", pm.Normal("c"), 1, observed=np.where(x > 1, np.nan, x))
+        pm.Normal("y", pm.Normal("b") * column + u, 1, observed=y)
+    with pytest.raises(TallModelError, match=r"row of 'y' has an element of 'u' of its own, .*"
+                       r"integrate=\['x_unobserved', 'u'\]"):  # fmt: skip
+        pms.marginalize(model, "x_unobserved")
+    pms.marginalize(model, ["x_unobserved", "u"])
+
+
+def test_covariates_of_rows_and_an_effect_of_several_rows_are_two_groupings():
+    """The mean of what is missing of each row is an effect of its person."""
+    rng, _, x, _, y = data()
+
+    def model_of(J):
+        g = np.arange(N) % J
+        with pm.Model() as model:
+            c, t, tau = pm.Normal("c"), pm.HalfNormal("t"), pm.HalfNormal("tau")
+            u = pm.Normal("u", 0, tau, shape=J)
+            column = pm.Normal("x", c + u[g], t, observed=holes(rng, x))
+            pm.Normal("y", pm.Normal("b") * column + u[g], 0.5, observed=y)
+        return model
+
+    with pytest.raises(TallModelError, match="one is integrated out: name 'x_unobserved'"):
+        pms.marginalize(model_of(40), "u")
+    with pytest.raises(TallModelError, match=r"2 groupings: 'u'.*, 'x_unobserved'"):
+        pms.marginalize(model_of(40), ["u", "x_unobserved"])
+    assert "u" in [v.name for v in pms.marginalize(model_of(40)).free_RVs]
+    with pytest.raises(TallModelError, match=r"several groupings .*: 'u'.*'x_unobserved'"):
+        units_of(model_of(90), "auto", "HMCECS")
+
+
 def covariates_and_effects_of_persons():
     return covariates_of_persons(effects=True)
 
@@ -400,6 +489,8 @@ READS = {
     "columns of rows": lambda X, b, g: X[g, 0] * b[0] + X[g, 1] * b[1],
     "rows of columns": lambda X, b, g: X[:, 0][g] * b[0] + X[g][:, 1] * b[1],
     "rows of a product": lambda X, b, g: (X @ b)[g],
+    "rows of columns as rows": lambda X, b, g: X.T[0, g] * b[0] + X.T[1, g] * b[1],
+    "columns as rows": lambda X, b, g: b @ X.T[:, g],
 }
 
 
@@ -441,6 +532,102 @@ def a_matrix_of_persons(read="a sum", effects=""):
 def test_a_matrix_with_holes_may_be_read_by_persons(read):
     found = assert_exact(*a_matrix_of_persons(read))
     assert np.ptp(found) > 0.3
+
+
+def test_a_matrix_with_holes_may_have_persons_in_its_columns():
+    rng, _, x, w, y = data(60)
+    X, g = holes(rng, np.column_stack([x, w])[:40]), np.r_[np.arange(40), np.arange(20)]
+    point = {"mu": 0.3, "b": np.array([0.6, -0.4])}
+    found = []
+    for turned in (False, True):
+        with pm.Model() as model:
+            b, mu = pm.Normal("b", shape=2), pm.Normal("mu")
+            column = pm.Normal("X", mu, 1, observed=X.T if turned else X)
+            one, other = (column[j, g] if turned else column[g, j] for j in range(2))
+            pm.Normal("y", one * b[0] + other * b[1], 0.5, observed=y)
+        found.append(log_likelihood(pms.marginalize(model, n_nodes=9), point))
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+CHOICES = {
+    "a matrix": lambda u, rows, y: u(rows.shape),
+    "rows side by side": lambda u, rows, y: u(rows.size)[rows],
+    "rows in order": lambda u, rows, y: u(rows.size).reshape(rows.shape),
+}
+
+
+def choices(n=60):
+    rng = np.random.default_rng(3)
+    x = holes(rng, rng.normal(size=(n, 3)), 0.2)
+    return x, np.arange(3 * n).reshape(n, 3), rng.integers(0, 3, n)
+
+
+def exact_choices(x, y, b, c, t, is_row=True):
+    """By the sum over a grid of nodes of all that is missing of a set."""
+    z, w = np.polynomial.hermite_e.hermegauss(30)
+    total = stats.norm.logpdf(x[~np.isnan(x) & is_row], c, t).sum()
+    for i in range(len(x)):
+        gone = np.flatnonzero(np.isnan(x[i]))
+        at = np.array(list(product(range(30), repeat=len(gone))), dtype=int)
+        rows = np.repeat(x[[i]], len(at), axis=0)
+        rows[:, gone] = c + t * z[at]
+        u = np.where(np.broadcast_to(is_row, x.shape)[i], b * rows, -np.inf)
+        weight = np.prod(w[at] / w.sum(), axis=1)
+        total += np.log(np.sum(weight * np.exp(u[:, y[i]]) / np.exp(u).sum(axis=1)))
+    return total
+
+
+POINT = {"b": 1.3, "c": 0.2, "t": 1.1}
+
+
+@pytest.mark.parametrize("density", ["categorical", "potential"])
+@pytest.mark.parametrize("spelling", CHOICES)
+@pytest.mark.costly(cases=1)
+def test_attributes_of_alternatives_may_be_missing(spelling, density):
+    """All that is missing of the alternatives of a choice is one integral, in any spelling."""
+    x, rows, y = choices()
+    with pm.Model() as model:
+        b, c, t = pm.Normal("b"), pm.Normal("c"), pm.HalfNormal("t")
+        seen = lambda shape: pm.Normal("x", c, t, observed=x.reshape(shape))  # noqa: E731
+        u = b * CHOICES[spelling](seen, rows, y)
+        if density == "categorical":
+            pm.Categorical("y", logit_p=u, observed=y)
+        else:
+            pm.Potential("y", u[np.arange(len(y)), y] - pt.logsumexp(u, axis=1))
+    found = log_likelihood(pms.marginalize(model, n_nodes=11), POINT)
+    assert found == pytest.approx(exact_choices(x, y, **POINT), abs=2e-3)
+
+
+def ragged(spelling):
+    """Sets of two or three rows: added up by an index, or filled up, with a known row or not."""
+    x, _, y = choices()
+    is_row = np.arange(3) < np.where(np.arange(len(y)) % 2, 3, 2)[:, None]
+    y = np.minimum(y, is_row.sum(axis=1) - 1)
+    of, flat = np.repeat(np.arange(len(y)), is_row.sum(axis=1)), x[is_row]
+    places = np.cumsum(is_row).reshape(is_row.shape) - 1
+    filler = np.flatnonzero(~np.isnan(flat))[0] if spelling == "filled up" else places[:, :1]
+    with pm.Model() as model:
+        b, c, t = pm.Normal("b"), pm.Normal("c"), pm.HalfNormal("t")
+        column = pm.Normal("x", c, t, observed=flat)
+        if spelling == "added up":
+            total = pt.zeros(len(y))[of].inc(pt.exp(b * column))
+            pm.Potential("y", (b * column)[places[np.arange(len(y)), y]] - pt.log(total))
+        else:
+            u = b * column[np.where(is_row, places, filler)]
+            pm.Categorical("y", logit_p=pt.where(is_row, u, -np.inf), observed=y)
+    return model, np.where(is_row, x, 0), y, is_row
+
+
+def test_sets_of_different_sizes_with_holes_are_refused_with_what_to_write():
+    assert "'y', which adds up sets of rows (put the rows" in refusal(ragged("added up")[0])
+    assert "is read twice by a row (fill an index" in refusal(ragged("filled up twice")[0])
+
+
+@pytest.mark.costly(cases=1)
+def test_sets_that_are_filled_up_may_have_holes():
+    model, x, y, is_row = ragged("filled up")
+    found = log_likelihood(pms.marginalize(model, n_nodes=11), POINT)
+    assert found == pytest.approx(exact_choices(x, y, is_row=is_row, **POINT), abs=2e-3)
 
 
 @pytest.mark.parametrize("effects", ["centred", "not centred"])
@@ -510,8 +697,8 @@ def near(marginal):
     return [point, {name: 1.05 * x for name, x in point.items()}]
 
 
-def assert_exact(model, exact, points, integrate="auto"):
-    marginal = pms.marginalize(model, integrate, n_nodes=11)
+def assert_exact(model, exact, points, integrate="auto", n_nodes=11):
+    marginal = pms.marginalize(model, integrate, n_nodes=n_nodes)
     points = points or near(marginal)
     found = np.array([log_likelihood(marginal, point) for point in points])
     expected = np.array([exact(**point) for point in points])
@@ -571,13 +758,20 @@ def test_integers_may_be_missing_in_the_prior_of_others():
 
 
 @pytest.mark.costly(cases=1)
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("columns", [2, 3])
-def test_a_matrix_of_integers_is_summed_over_all_states_of_a_row(columns):
-    """Rows miss none, each and all of the columns: products of states differ from row to row."""
+def test_a_matrix_of_integers_is_summed_over_all_states_of_a_row(columns, apart):
+    """Rows miss none, each and all of the columns: products of states differ from row to row.
+
+    Or one column at most, some rows another than others.
+    """
     rng, _, _, _, y = data(60)
     X = holes(rng, rng.random((60, columns)) < 0.4, 0.5)
+    if apart:
+        several = np.isnan(X) & (np.cumsum(np.isnan(X), axis=1) > 1)
+        X[several] = 1.0
     gone = np.isnan(X)
-    assert len(np.unique(gone, axis=0)) == 2**columns
+    assert len(np.unique(gone, axis=0)) == (1 + columns if apart else 2**columns)
     with pm.Model() as model:
         p, b = pm.Beta("p", 1, 1, shape=columns), pm.Normal("b", shape=columns)
         observed = pm.Bernoulli("X", p, observed=masked(X))
@@ -746,8 +940,10 @@ def test_rows_with_holes_read_groups_by_codes_of_any_type(dtype):
         first = pm.Normal("x", level[codes], observed=x)
         second = pm.Normal("z", first + level[codes], observed=z)
         pm.Normal("y", first + second, observed=y)
-    [grouping], _ = find_groupings(read(model))
-    assert sorted(grouping.names) == ["x_unobserved", "z_unobserved"]
+    level, missing = find_groupings(read(model))[0]
+    assert level.names == ["level"]
+    assert level.levels == 10
+    assert sorted(missing.names) == ["x_unobserved", "z_unobserved"]
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
 from functools import cache
 
 import cloudpickle
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+import xarray as xr
 from chains import QUIET
 
 import pymc_subsample as pms
@@ -365,3 +367,25 @@ def test_units_say_what_they_are(rows, caplog):
     units_of(centred(rows.sample(300)), "auto", "HMCECS", rows)
     assert f"u integrated out, of {UNITS_N} levels with 1 to 5 rows" in caplog.text
     assert "rows written" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["centred", "slopes", "classes"])
+@pytest.mark.parametrize("kind", ["mean", "outcome"])
+def test_predictions_are_those_of_rows_in_memory(name, kind, rows):
+    """Of draws of effects, which rows on disk read by the levels of their folder."""
+    on_disk, in_memory = (MODELS[name](data) for data in (rows.sample(300), in_order(rows)))
+    with in_memory:
+        prior = pm.sample_prior_predictive(20, random_seed=1, var_names=list_of(in_memory))
+    idata = xr.DataTree.from_dict({"posterior": prior["prior"].to_dataset()})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*seems to hold no sample of")
+        found = pms.predict(idata, "o", model=on_disk, data=rows, kind=kind, prob=0.9, draws=20)
+        expected = pms.predict(idata, "o", model=in_memory, kind=kind, prob=0.9, draws=20)
+    assert found["mean"].shape == (len(rows),)
+    assert found["mean"].std() > 0.01
+    for statistic in ("mean", "sd", "quantiles"):
+        np.testing.assert_array_equal(found[statistic], expected[statistic])
+
+
+def list_of(model):
+    return [v.name for v in model.free_RVs]

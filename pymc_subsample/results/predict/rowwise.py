@@ -17,11 +17,11 @@ from pytensor.tensor.subtensor import BaseSubtensor, Subtensor
 
 from pymc_subsample.graph.concrete import concretize, depends_on, rebuild
 from pymc_subsample.graph.numpy_functions import evaluate, frozen, numpy_function
-from pymc_subsample.graph.unrolled import without_loops
 from pymc_subsample.model.batch import BatchGraph, batch_graph
 from pymc_subsample.model.data_columns import column_graph, row_number_test
 from pymc_subsample.model.errors import CoupledRows, TallModelError, op_name
 from pymc_subsample.model.indices import negative_codes
+from pymc_subsample.model.loops import followed
 from pymc_subsample.model.selection import select_in_data
 from pymc_subsample.model.trace import RowTrace
 from pymc_subsample.results.predict.quantity import NOT_DRAWN, SAID, Predicted, leaves
@@ -95,7 +95,7 @@ class RowFunction:
                 "back its rows, and pass the new ones as data=."
             ) from None
         arrays, values = concrete.arrays, concrete.values
-        outputs = without_loops(concrete.outputs, values, arrays)
+        outputs = followed(concrete.outputs, values, arrays, point)
         lengths = [n for out in outputs for n in out.type.shape if (n or 0) > 1]
         outputs, _ = read_by_places(outputs, arrays, values, min(lengths, default=2))
         outputs = select_in_data(outputs, arrays, values)

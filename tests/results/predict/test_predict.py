@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
@@ -806,6 +807,40 @@ def test_a_misread_graph_is_found_out(idata, monkeypatch):
     monkeypatch.setattr(rowwise, "numpy_function", moved)
     with pytest.raises(pms.TallModelError, match="misread"):
         pms.predict(idata, "won_", model=model_of())
+
+
+def smoothed(x):
+    """A mean of values before, which a loop over the columns of x computes, and its exact draws."""
+    with pm.Model() as model:
+        a, columns = pm.Normal("a"), pm.Data("x", x)
+        steps = pytensor.scan(
+            lambda now, before, a: a * before + now,
+            sequences=[columns.T],
+            outputs_info=[pt.zeros_like(columns[:, 0])],
+            non_sequences=[a],
+            return_updates=False,
+        )
+        pm.Normal("y", steps[-1], 1, observed=x[:, 0])
+    draws = np.random.default_rng(1).uniform(-0.8, 0.8, (1, 20))
+    return model, xr.DataTree.from_dict(
+        {"posterior": xr.Dataset({"a": (("chain", "draw"), draws)})}
+    )
+
+
+def test_loops_of_predictions_are_compared_with_themselves(monkeypatch):
+    from pymc_subsample.model import loops
+
+    x = np.random.default_rng(0).normal(size=(30, 5))
+    model, draws = smoothed(x)
+    powers = draws.posterior["a"].to_numpy().ravel()[:, None] ** np.arange(5)[::-1]
+    found = pms.predict(draws, "y", model=model, draws=20)
+    np.testing.assert_allclose(found["mean"], (powers @ x.T).mean(axis=0))
+    followed = loops.without_loops
+    monkeypatch.setattr(
+        loops, "without_loops", lambda *given: [1.001 * v for v in followed(*given)]
+    )
+    with pytest.raises(pms.TallModelError, match="loop of the model was misread"):
+        pms.predict(draws, "y", model=model)
 
 
 def likely(x, y, draws=400):
