@@ -72,8 +72,8 @@ class CoupledRows(Exception):
             "model with pm.sample()."
         )
 
-    def refused_sets(self, name: str) -> str:
-        """Return why sums over sets of rows of `name` are not followed, and what to do."""
+    def refusal_of_sets(self, name: str) -> TallModelError:
+        """Return the error that says why sums over sets of rows of `name` are not followed."""
         op = "an axis used twice" if self.node is None else op_name(self.node.op)
         said = self._said or f"{op} mixes sets, or rows of a set in an order of its own"
         if op in {"Max", "Min", "CAReduce"}:
@@ -81,7 +81,7 @@ class CoupledRows(Exception):
                 "it reads the largest or smallest of all rows. Leave it out, or take that of each "
                 "set, of its rows side by side: pt.where(is_row, x[rows], -np.inf).max(axis=1)"
             )
-        return f"The sums over sets of rows in {name!r} are not followed: {said}."
+        return TallModelError(f"The sums over sets of rows in {name!r} are not followed: {said}.")
 
 
 _KNOWN = {

@@ -23,7 +23,7 @@ from pymc_subsample.model.terms import TermPart, parts_of
 
 
 def sets_side_by_side(
-    model: pm.Model, *, apart: bool = True, refused: dict[str, str] | None = None
+    model: pm.Model, *, apart: bool = True, refused: dict[str, TallModelError] | None = None
 ) -> pm.Model:
     """Return a model whose rows are sets of rows, where terms are functions of sums over sets.
 
@@ -63,7 +63,7 @@ def sets_side_by_side(
         except CoupledRows as error:
             del terms[name]
             if refused is not None:
-                refused[name] = error.refused_sets(name)
+                refused[name] = error.refusal_of_sets(name)
     if not terms:
         return model
     old, memo = graph_of(model)

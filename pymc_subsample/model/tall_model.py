@@ -114,7 +114,7 @@ class TallModel(Evaluation):
         with without_c():
             self.initial_point = _started(model.initial_point(), initial_point or {})
         model = full_data_model(model)
-        refused: dict[str, str] = {}
+        refused: dict[str, TallModelError] = {}
         if data is None:
             model = sets_side_by_side(model, apart=likelihood is None, refused=refused)
         refuse_missing(model)
@@ -166,7 +166,7 @@ class TallModel(Evaluation):
         except TallModelError as error:
             if not refused:
                 raise
-            raise TallModelError(" ".join([*refused.values(), str(error)])) from None
+            raise TallModelError(" ".join(map(str, [*refused.values(), error]))) from None
         if checked:
             return
         check_sizes(self)

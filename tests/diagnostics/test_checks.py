@@ -134,7 +134,7 @@ def test_traces_have_what_their_results_have(several):
 @pytest.mark.costly
 def test_runs_without_a_step_of_ours_are_as_they_were(several):
     options = {name: x for name, x in several.items() if name != "step"} | {"tune": 20}
-    idata = pm.sample(20, **options, cores=1)
+    idata = pm.sample(20, **options, cores=1, nuts_sampler="pymc")
     assert set(idata.children) == {"posterior", "sample_stats", "observed_data"}
     with several["model"]:
         assert set(pm.sample_prior_predictive(3).children) >= {"prior", "prior_predictive"}
