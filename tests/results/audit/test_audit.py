@@ -459,7 +459,7 @@ def test_what_cannot_be_audited_is_refused(healthy, barker, model):
         pms.audit(healthy, model=model, kind="both")
     with pytest.raises(ValueError, match="an HMCECS run"):
         pms.audit(barker, model=model, kind="weights")
-    with pytest.raises(TypeError, match=r"DataTree, as pm\.sample returns it, got dict"):
+    with pytest.raises(TypeError, match=r"DataTree that pm\.sample returned, got dict"):
         pms.audit({}, model=model)
     with pytest.raises(ValueError, match="no group 'posterior'"):
         pms.audit(xr.DataTree(), model=model)

@@ -860,7 +860,8 @@ def test_result_is_what_the_rest_of_the_package_expects(model, tmp_path):
 
 @pytest.mark.costly(cases=0)
 @pytest.mark.parametrize("bar", ["combined+stats", "split+stats"])
-def test_progress_bars(model, bar, capsys):
+def test_progress_bars(model, bar, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")  # in narrow terminals fewer columns are shown
     step = pms.FireflyMC(model=model)
     pm.sample(3, tune=3, chains=2, cores=1, step=step, model=model, progressbar=bar)
     shown = capsys.readouterr().out
