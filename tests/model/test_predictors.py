@@ -34,7 +34,7 @@ EXPECTED = {
     "ordered_logistic": (3, 0),
     "ordered_probit": (3, 0),
     "multinomial": (4, 0),
-    "mvnormal_lkj": None,
+    "mvnormal_lkj": (3, 7),
     "truncated_normal": (1, 1),
     "censored_normal": (1, 1),
     "weibull": (1, 1),
