@@ -581,7 +581,9 @@ def test_changes_of_the_compiled_general_path(name, order, expansion, taylor):
 
 @pytest.mark.costly(cases=1)
 @pytest.mark.parametrize("order", [0, 1, 2])
-@pytest.mark.parametrize("name", ["poisson_offset", "two_layer_network", *slow(["row_softmax_and_norm"])])
+@pytest.mark.parametrize(
+    "name", ["poisson_offset", "two_layer_network", *slow(["row_softmax_and_norm"])]
+)
 @pytest.mark.usefixtures("interpreted")
 def test_changes_of_the_general_path(name, order, tall_model, taylor):
     check_change(expand(tall_model(name), order, linear=False), taylor(name), order)
