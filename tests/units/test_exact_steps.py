@@ -39,9 +39,9 @@ def sets():
     return model
 
 
-# Models, the largest share of units that may decide on a proposal, and how many times a bound may be
-# what some points show: sites where nothing was seen are in one of two states, whose enclosures have
-# lost what the states have in common.
+# Models, the largest share of units that may decide on a proposal, and how many times as large as
+# what some points show a bound may be: sites where nothing was seen are in one of two states, whose
+# enclosures have lost what the states have in common.
 MODELS = {
     "classes": (classes, 0.25, 10),
     "sets": (sets, 0.01, 10),
