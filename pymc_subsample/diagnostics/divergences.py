@@ -47,7 +47,7 @@ def divergence_rules(name: str, remedy: str) -> tuple[Rule, Rule]:
     """Return what divergences must keep to, in what they do and in what they may hide."""
     wrong = Rule(name, "error from divergences / tolerable error", 1.0, remedy)
     title = "error that divergences may hide / tolerable error"
-    unless = "Asked for only where the error by divergences is tolerable: it is not."
+    unless = "Matters only if the error from divergences is tolerable; it is not."
     return wrong, Rule("hidden", title, 1.0, remedy, severity="warn", besides=unless)
 
 

@@ -132,9 +132,10 @@ def several_pay(described: Sequence[str]) -> TallModelError:
     """Return what to say of several groupings of many levels of few rows."""
     return TallModelError(
         f"Variables of several groupings have many levels of few rows, or are missing values: "
-        f"{'; '.join(described)}. Integrals are over one grouping, and the levels of another are "
-        "parameters, which so few rows do not tell, nor those without what is missing. Name the "
-        "one in integrate= and sample all rows, or leave a grouping out."
+        f"{'; '.join(described)}. Only one grouping can be integrated out. The others would stay "
+        "parameters, about which a subsample says too little: it holds few rows, or none, that "
+        "read any one of them. Name one grouping in integrate= and sample the others with NUTS on "
+        "all rows, or leave a grouping out of the model."
     )
 
 

@@ -44,7 +44,7 @@ _OTHER = (
     "Sample for longer, use a smaller step_size where its predicted errors are large, control "
     "variates where there are none, or pms.HMCECS."
 )
-_TUNED = "Tune for longer: what a chain draws while tuning is left out."
+_TUNED = "Tune for longer: draws made during tuning are discarded."
 _AUDIT = "Check the run with pms.audit, or use another step."
 
 DIVERGED, HIDDEN = divergence_rules("diverged", _STAYING)

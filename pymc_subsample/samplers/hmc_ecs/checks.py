@@ -54,7 +54,7 @@ _MORE = (
 )
 TUNE = Rule(
     "tune", "tuning draws", 1, "Use tune=1000.", severity="warn", at_least=True,
-    besides="Asked for only where another check of the chain fails: none does.",
+    besides="Matters only if another check of the chain fails; none does.",
 )  # fmt: skip
 # Acceptance rate of trajectories that step sizes are tuned to, as in Stan and PyMC.
 TARGET_ACCEPT = 0.8
@@ -64,8 +64,8 @@ DISTANCE = Rule(
     1.0,
     "Leave reference=None, or tune for longer.",
     severity="warn",
-    besides="A reference that was found may be farther than is usual (1) where the estimate passes "
-    "its checks, as it does.",
+    besides="A reference point that the step found may be farther away than usual (1) if the "
+    "estimate passes its checks, as here.",
 )
 # The share of draws that may exceed twice the variance bound. A choice: at a variance of twice the
 # bound estimates still move chains, and a larger share would weigh on their standard deviations.

@@ -43,7 +43,7 @@ SHARE = Rule(
     0.5,
     "Use control_variate_order=2, smaller proposals, or another sampler (HMCECS, pm.NUTS).",
     severity="warn",
-    besides="Asked for only of tests that may stop early: this one was told to read all rows.",
+    besides="Matters only for tests that may stop early; this one was set to read all rows.",
 )
 BOUND = Rule(
     "bound",

@@ -20,7 +20,7 @@ from pymc_subsample.samplers.hmc_ecs.checks import (
 )
 
 DIVERGENCES, HIDDEN, ACCEPTANCE = dynamics_rules("ScalableMH")
-_OTHERS = "Sample this model with pm.sample(), or by HMCECS if its checks pass."
+_OTHERS = "Sample this model with pm.sample(), or with HMCECS if its checks pass."
 DECIDED = Rule(
     "rows_accepted", "proposals accepted by the rows", 0.3, _OTHERS, severity="warn", at_least=True
 )

@@ -756,7 +756,7 @@ def test_arguments_out_of_range(model, given, said):
 
 
 def test_models_without_linear_predictors_are_refused():
-    with pytest.raises(TallModelError, match="by at most ten linear predictors"):
+    with pytest.raises(TallModelError, match="through at most ten linear predictors"):
         pms.ScalableMH(model=MODELS["two_layer_network"](np.random.default_rng(1)))
 
 
