@@ -134,7 +134,7 @@ def check_divergences(
         hidden.check(
             largest,
             f"{said}part of the posterior may be missing there. At worst that moves means or "
-            f"standard deviations by {amount(largest)} times what is tolerable; the estimate is "
+            f"standard deviations by {amount(largest)} times the tolerable error; the estimate is "
             f"{amount(errors)} times. {advice}",
             hidden.holds(largest) or not wrong.holds(errors),
         ),

@@ -365,7 +365,7 @@ def test_a_sample_that_is_integrated_by_itself_is_told(rows, caplog):
 def test_units_say_what_they_are(rows, caplog):
     caplog.set_level(logging.INFO, logger="pymc.subsample")
     units_of(centred(rows.sample(300)), "auto", "HMCECS", rows)
-    assert f"u integrated out, of {UNITS_N} levels with 1 to 5 rows" in caplog.text
+    assert f"u integrated out: {UNITS_N} levels with 1 to 5 rows" in caplog.text
     assert "rows written" not in caplog.text
 
 

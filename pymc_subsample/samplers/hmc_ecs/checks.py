@@ -49,8 +49,8 @@ from pymc_subsample.kernels.model import MINIBATCH
 
 _LARGER = "Increase subsample_size (up to the number of rows)"
 _MORE = (
-    f"{_LARGER}: the chain's warning says to how much. control_variate_order=2 and reference=None, "
-    "the defaults, need fewest."
+    f"{_LARGER}: the chain's warning says by how much. control_variate_order=2 and reference=None, "
+    "the defaults, need the fewest."
 )
 TUNE = Rule(
     "tune", "tuning draws", 1, "Use tune=1000.", severity="warn", at_least=True,
@@ -103,7 +103,7 @@ NEGATIVE = Rule(
     "negative",
     "draws of negative sign",
     0.0,
-    "Use pms.summary, pms.expectation and pms.quantile, which know of them.",
+    "Use pms.summary, pms.expectation and pms.quantile, which account for them.",
     severity="warn",
 )
 SIGN = Rule(
@@ -352,8 +352,8 @@ def _confined_check(
     return CONFINED.check(
         share,
         f"The posterior has heavier tails than a normal distribution: {share:.0%} of the draws lie "
-        f"where that has {_RARE:.2%}, near the edge of the ellipsoid to which the block-Poisson "
-        'estimate confines the chain. Use estimator="perturbed", or reparameterise.',
+        f"where a normal distribution has {_RARE:.2%}, near the edge of the ellipsoid to which the "
+        'block-Poisson estimate confines the chain. Use estimator="perturbed", or reparameterise.',
     )
 
 

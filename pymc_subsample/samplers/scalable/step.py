@@ -83,7 +83,7 @@ def _report(step: "ScalableMH") -> None:
     if rows < 1.0:
         read = f"fewer than one on average ({max(rows, 0.01):.1g})"
     _log.info(
-        f"ScalableMH: {sampled(step)}, of which a proposal reads {read}"
+        f"ScalableMH: {sampled(step)}; a proposal reads {read}"
         f"{f', {always:,} of them always' if always else ''}; the {each(step)} are predicted to "
         f"accept {step.predicted_acceptance:.0%} of the proposals ({step.acceptance}, "
         f"{bounds.kind} bounds)"
