@@ -102,7 +102,7 @@ class Store:
         if header["version"] != VERSION:
             raise self.refusal(
                 f"its format has version {header['version']!r}, and this pymc_subsample reads "
-                f"{VERSION}: make it anew"
+                f"{VERSION}: make the rows again"
             )
         self.source = header["source"]
         self.drop_missing: bool = header["drop_missing"]

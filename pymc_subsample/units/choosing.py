@@ -44,9 +44,9 @@ def chosen(reading: Reading, integrate: str | Sequence[str]) -> Grouping:
     if len(found) != 1:
         raise TallModelError(
             f"integrate={names} belong to {len(found)} groupings: "
-            f"{', '.join(g.described for g in found)}. Integrals are over the variables of one, of "
-            "which no two levels are read with one of another. Name one of these, and sample the "
-            "others, as far as they have few levels of many rows."
+            f"{', '.join(g.described for g in found)}. Only the variables of one grouping, whose "
+            "levels meet one to one, can be integrated out. Name those of one, and sample the "
+            "others if they have few levels of many rows."
         )
     [grouping] = found
     left = [n for n in grouping.names if n not in names]

@@ -209,7 +209,7 @@ def opaque_operation(rng):
     return model
 
 
-@refused(name("l"), "not a sum over rows itself", r"pm\.sample\(\)")
+@refused(name("l"), "not itself a sum over rows", r"pm\.sample\(\)")
 def function_of_a_sum(rng):
     with pm.Model() as model:
         alpha = pm.Normal("alpha")
