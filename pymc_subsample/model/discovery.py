@@ -249,8 +249,8 @@ def _many_axes(part: TermPart, axes: Sequence[int], length: int) -> TallModelErr
 def _joint(model: pm.Model, part: TermPart, length: int) -> TallModelError:
     op = op_name(model[part.name].owner.op)
     why = (
-        "rows can be told apart only where logp= of pm.CustomDist returns one number for each of "
-        "them, and no sum. If they are not independent given the parameters,"
+        "rows can be told apart only if logp= of pm.CustomDist returns one number for each of "
+        "them, not a sum. If they are not independent given the parameters,"
         if "CustomDist" in op
         else "they are not independent given the parameters and cannot be subsampled. Use a "
         "likelihood that factorises over rows, or"

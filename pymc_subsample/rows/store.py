@@ -83,7 +83,7 @@ class Store:
         try:
             self._read_header(n_rows)
         except KeyError as error:
-            raise self.refusal(f"{HEADER} says nothing of {error}") from error
+            raise self.refusal(f"{HEADER} does not mention {error}") from error
         except (AttributeError, TypeError, ValueError) as error:
             if isinstance(error, StoreError):
                 raise

@@ -481,7 +481,7 @@ def damaged(path, how):
         ("no header", r"has no header\.json"),
         ("torn header", r"header\.json cannot be read"),
         ("header of something else", r"another format \('other'\)"),
-        ("header without columns", "says nothing of 'columns'"),
+        ("header without columns", "does not mention 'columns'"),
         ("other version", "version 99, and this pymc_subsample reads 2"),
         ("no rows", r"rows\.bin is missing"),
         ("cut off", r"23,999 bytes, and 1,000 rows of 24 bytes take 24,000: it was cut off"),

@@ -74,7 +74,7 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Predicted:
         if kind == "outcome":
             raise ValueError(
                 f'{SAID}: kind="outcome" draws an observed variable, one of '
-                f"{[v.name for v in model.observed_RVs]}; {name} is none."
+                f"{[v.name for v in model.observed_RVs]}; {name} is not one."
             )
         return Predicted(name, [var], dims)
     held = model.rvs_to_values[var]
