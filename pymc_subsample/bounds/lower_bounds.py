@@ -87,7 +87,9 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
     found: list[str] = []
     predictors = linear_predictors(model)
     if predictors is None:
-        raise no_bound(model, "its rows see the parameters otherwise than by few linear predictors")
+        raise no_bound(
+            model, "its rows do not depend on the parameters through few linear predictors"
+        )
 
     @np.errstate(all="ignore")
     def bends(code: RowCode, expansion: Expansion) -> list[Variable]:
@@ -102,7 +104,7 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
                     f"bound={bound:g} is no lower bound on the second derivative of every row of "
                     f"{_named(model)} in its linear predictors: {lowest:.4g} was "
                     "found for one. Give a smaller number (more negative). If that does not help, "
-                    "the log-likelihood is not accurate for far predictors, as that of probit rows."
+                    "the log-likelihood is inaccurate for extreme predictors, as for probit rows."
                 )
             found.append("given")
             return graphs
@@ -141,11 +143,11 @@ def no_bound(
         f"FireflyMC needs a lower bound on the log-likelihood of every row of {_named(model)} and "
         f"knows none{kind}: {why}. There are bounds for logistic rows (Bernoulli or Binomial with "
         "logit link; Jaakkola-Jordan), for Student-t rows with known nu and scale, for softmax "
-        "rows, sets of choices and sums over the states of logistic rows (Boehning), and where the "
-        "second derivative in the linear predictor is bounded below and accurate for far "
-        "predictors; give bound=c if you "
-        f"know a bound c of it. Else {', '.join([*others, 'use HMCECS or another step'])}, or "
-        "sample this model with pm.sample()."
+        "rows, sets of choices and sums over the states of logistic rows (Boehning), and for rows "
+        "whose second derivative in the linear predictor is bounded below and accurate for extreme "
+        "predictors; if you know a bound c on it, give bound=c. Otherwise "
+        f"{', '.join([*others, 'use HMCECS or another step'])}, or sample this model with "
+        "pm.sample()."
     )
 
 
@@ -157,13 +159,13 @@ def _why(code: RowCode) -> str:
     shared = code.n_predictors - code.n_varying
     if shared and code.n_predictors > 1:
         return (
-            f"beside linear predictors its rows see {shared} unknown number(s) that they share, "
-            "such as a scale that is not fixed to a number, and not through sums of exponentials"
+            f"besides linear predictors, its rows depend on {shared} unknown number(s) that they "
+            "share, such as a scale that is not fixed, and not through sums of exponentials"
         )
     if code.n_predictors > 1:
         return (
-            f"its rows see {code.n_predictors} linear predictors, and not through sums of "
-            "exponentials alone"
+            f"its rows depend on {code.n_predictors} linear predictors, and not only through sums "
+            "of exponentials"
         )
     return "its second derivative in the linear predictor is not bounded below"
 

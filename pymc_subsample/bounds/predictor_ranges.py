@@ -32,8 +32,8 @@ _FAR = 1e300
 _RADII = (3.0, 8.0)
 # As rules say it, which know no model.
 ELSE = (
-    "Where rows see the parameters by at most ten linear predictors, pms.ScalableMH() is exact at "
-    "a few rows per draw."
+    "If each row depends on the parameters through at most ten linear predictors, pms.ScalableMH() "
+    "is exact and reads a few rows per draw."
 )
 # Rows looked at for advice, and the share of them that must have bounds.
 _ROWS, _SHARE = 200, 0.75

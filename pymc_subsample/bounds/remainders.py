@@ -201,7 +201,7 @@ class _Remainder:
             raise TallModelError(
                 f'bound="global" needs rows of {self._observed} with one linear predictor each and '
                 f"a {_NAMED[self._power]} derivative that is bounded everywhere (logistic "
-                'regression, for instance); this model has not. Use bound="auto".'
+                'regression, for instance); this model has none. Use bound="auto".'
             )
         near = expansion.remainder(center) if isinstance(kind, str) and kind != "global" else None
         self._near: Callable[[np.ndarray, np.ndarray, float], np.ndarray] | None = near
@@ -227,7 +227,7 @@ class _Remainder:
             raise UnboundedError(
                 f"Bounds on the {_NAMED[self._power]} derivatives of the log-likelihood of "
                 f"{self._observed} took about {spent:.0f} s of the processor for "
-                f"{self._done / self._n_rows:.0%} of the rows, and may take {self._seconds:.0f} s, "
+                f"{self._done / self._n_rows:.0%} of the rows; the limit is {self._seconds:.0f} s, "
                 f"{self._limit}: the log-likelihood is too complex for interval arithmetic."
             )
 

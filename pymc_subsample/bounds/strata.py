@@ -55,16 +55,16 @@ class Strata:
         crowded = count * self.size**2 > _MOST_METRICS or codes > np.iinfo(np.int64).max
         if crowded or len(sums.common) > _MOST_COMMON:
             raise UnboundedError(
-                f"ScalableMH keeps a metric for each set of parameters that rows see together: "
-                f"{count:,} sets of {self.size} parameters in this model, more than it can look at "
-                "in every draw."
+                f"ScalableMH keeps a metric for each set of parameters that a row depends on: "
+                f"{count:,} sets of {self.size} parameters in this model, too many to use in every "
+                "draw."
             )
         cubes = math.comb(self.size + 2, 3) if expansion.order == 3 else 0
         if count * cubes > _MOST_CUBES:
             raise TallModelError(
-                f"Control variates of order 3 of {self.size} parameters that rows see together, in "
-                f"{count:,} such sets, are {count * cubes:,} sums, more than one can look at in "
-                f"every draw (at most {_MOST_CUBES:,}). Use control_variate_order=2."
+                f"Control variates of order 3 of {self.size} parameters that a row depends on, in "
+                f"{count:,} such sets, are {count * cubes:,} sums, too many to use in every draw "
+                f"(at most {_MOST_CUBES:,}). Use control_variate_order=2."
             )
         self._known = self._code(self._keys.T)
         common = np.tile(sums.common, (count, 1))

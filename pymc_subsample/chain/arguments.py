@@ -149,7 +149,7 @@ def workers(value: Any) -> Workers:
     if hasattr(value, "get_executor") and hasattr(value, "nthreads"):  # a client of Dask
         if value.asynchronous:
             raise ValueError(
-                "workers is an asynchronous Dask client, for whose results nothing waits. Make it "
+                "workers is an asynchronous Dask client, whose results nothing waits for. Make it "
                 "with Client(..., asynchronous=False)."
             )
         return Workers(value)

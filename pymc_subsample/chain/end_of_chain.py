@@ -106,10 +106,10 @@ def _with_cause(step: Any, finding: Finding) -> Finding:
             said = finding.advice.partition(": ")[0]
             return replace(
                 finding,
-                advice=f"{said}: beside {amount(100 * share)}% of the draws before them the prior "
-                "or a potential ends the density, and trajectories that cross the edge are thrown "
-                "back. Nothing is missing beyond it, but what else may make them diverge is not "
-                f"told apart. {_SMOOTH}; pms.audit says whether these draws are right.",
+                advice=f"{said}: next to {amount(100 * share)}% of the draws before them the prior "
+                "or a potential cuts the density off, and trajectories that cross the edge are "
+                "thrown back. Nothing is missing beyond it, but divergences with another cause "
+                f"cannot be told apart. {_SMOOTH}; pms.audit checks whether these draws are right.",
             )
     return finding
 

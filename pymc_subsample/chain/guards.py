@@ -38,8 +38,8 @@ def refuse_changes(step: "ChainStep") -> None:
     changed = [name for name in {**seen, **now} if _differ(seen.get(name), now.get(name))]
     if changed:
         raise ValueError(
-            f"{', '.join(changed)} changed after this {type(step).__name__} was made, which "
-            "read model and data then. Make a new step for the model as it is."
+            f"{', '.join(changed)} changed after this {type(step).__name__} was made, which read "
+            "the model and its data at that time. Make a new step for the model as it is now."
         )
 
 

@@ -172,7 +172,7 @@ def check_units(step: "ChainStep") -> list[Finding]:
         INTEGRALS.check(
             error,
             f"The integrals over {names} are off by {amount(error)} at draws of this chain ("
-            f"{INTEGRALS.should()}), which are beyond where they were measured. "
+            f"{INTEGRALS.should()}), which lie outside the region where they were measured. "
             f"{INTEGRALS.remedy}",
         ),
         LOCAL_DRAWS.check(

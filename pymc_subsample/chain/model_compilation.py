@@ -116,8 +116,8 @@ def expansion_of_order(tall: TallModel, order: int | str) -> Expansion:
         raise TallModelError(
             f"PyTensor has no second derivatives of the log-likelihood of "
             f"{', '.join(map(repr, tall.likelihood))} ({expansion.rough}), which control variates "
-            'of order 2 are made of. Use control_variate_order="auto" or 1, or HMCECS in place of '
-            "a step that has neither."
+            'of order 2 need. Use control_variate_order="auto" or 1, or HMCECS in place of a step '
+            "that has neither."
         )
     if expansion.order <= expansion.highest_order:
         return expansion

@@ -105,7 +105,7 @@ def silenced() -> Iterator["Unsaid"]:
 
 
 # What messages on variables that are left out say, whichever sampler takes the others.
-_OF_THE_MODEL = ("integrated out, of", "not integrated out", "drawn given the others")
+_OF_THE_MODEL = ("integrated out: ", "drawn given the others")
 
 
 class Unsaid:

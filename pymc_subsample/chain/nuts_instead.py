@@ -123,7 +123,7 @@ def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Besi
     alike = len(step.active) == step.tall.size and step.temperature == 1.0
     if step.share <= LARGE_SHARE or not alike:
         return Beside(
-            ". This is no small part of the data: pm.NUTS or nutpie on all "
+            ". This is a large part of the data: pm.NUTS or nutpie on all "
             f"{each_of(step)} may be faster"
         )
     name, code = nuts(units=step.units is not None and step.units.integrates)
@@ -135,10 +135,10 @@ def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Besi
         quick = f"{said}, and a gradient of all of them takes about {each}: try {code}"
         return Beside(quick, as_good=True)
     times = (
-        f"{said}: {DRAWS:,} draws after as many of tuning take a chain about "
-        f"{amount(found.seconds)} s, and as many effective ones with {name} on {_all(step)} "
-        f"{'over' if found.bound else 'about'} {amount(found.full_seconds)} s, at "
-        f"{found.gradients:.0f} gradients per draw and {each} each"
+        f"{said}. A chain of {DRAWS:,} tuning steps and {DRAWS:,} draws takes about "
+        f"{amount(found.seconds)} s; {name} on {_all(step)} takes "
+        f"{'over' if found.bound else 'about'} {amount(found.full_seconds)} s for as many "
+        f"effective draws ({found.gradients:.0f} gradients per draw, {each} each)"
     )
     # A bound is what it takes at least: about this is likely.
     likely = found.full_seconds * (SLOWER / LEAST_SLOWER if found.bound else 1.0)
@@ -166,4 +166,4 @@ def as_written(step: "ChainStep", at_most: float) -> float:
 def _all(step: "ChainStep") -> str:
     """Say what NUTS evaluates: of a model without its local variables, all units."""
     whole = step.units is None or not step.units.integrates
-    return "all rows" if whole else f"all {each_of(step)}, without local variables too,"
+    return "all rows" if whole else f"all {each_of(step)}, also without local variables,"

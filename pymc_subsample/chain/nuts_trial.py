@@ -47,7 +47,7 @@ _TUNE_SHARE = 0.4  # Of the time of a trial; the rest says what draws are worth.
 _FEW_DIVERGENCES, _OFTEN = 0.05, 0.5
 # Why a projection is a bound.
 CUT, _DIVERGED = "its trial was cut short", "many draws of its trial diverged"
-_APART = "it has to find scales that are far apart, which its trial knew"
+_APART = "it has to find scales that are far apart, which its trial was given"
 
 
 class Gradients(NamedTuple):

@@ -137,18 +137,18 @@ class Problem:
         if self.earlier:
             _log.warning(
                 "The earlier run that reference= names is about %.3g standard deviations per "
-                "parameter from the mode of this model's posterior, as the curvature there has "
-                "them, and the mode is searched anew: it is of another model, of other rows, or of "
-                "Bambi's fit, which moves the intercept where its model centres predictors.",
+                "parameter (by the curvature there) from the mode of this model's posterior, so "
+                "the mode is searched for again. The run is of another model, of other rows, or of "
+                "Bambi's fit, which moves the intercept if its model centres predictors.",
                 distance,
             )
             return None
         if found.reference.is_finite:
             _log.warning(
-                "The given reference is about %.3g standard deviations per parameter from the mode "
-                "of this model's posterior, as the curvature there has them. It is used as it is: "
-                "control variates, metric and automatic step sizes are then made for there, not "
-                "for where the draws go. Leave out reference=, or give the values of a mode.",
+                "The given reference is about %.3g standard deviations per parameter (by the "
+                "curvature there) from the mode of this model's posterior. It is used as given: "
+                "control variates, metric and automatic step sizes then fit this point, not the "
+                "region of the draws. Leave out reference=, or give the values of a mode.",
                 distance,
             )
         return found

@@ -219,14 +219,14 @@ def _causes(problem: Problem, at: Reference) -> tuple[list[str], bool]:
         causes += [
             f"its {size:,} parameters, too many for control_variate_order=2, need more "
             f"{problem.each} than "
-            f"there are (about {size**2 // 2:,} where each is informed by all of them)"
+            f"there are (about {size**2 // 2:,} if each is informed by all of them)"
         ]
     given = problem.given is not None
     away = distance_to_mode(quadratic, spread, free) if given else 0.0
     if is_far(away):
         causes += [
             f"the given reference is far from the posterior mode, by about {amount(away)} standard "
-            "deviations in each parameter as the curvature there has them"
+            "deviations in each parameter, by the curvature there"
         ]
     if at.flat:
         causes += [flat_rows(expansion, at)]

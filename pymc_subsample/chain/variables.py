@@ -71,8 +71,8 @@ def refuse_own_steps(vars: Sequence[Variable], model: pm.Model) -> None:
 
 
 _IN_OWN_COORDINATES = (
-    " Columns that all rows see are taken apart by the step itself unless reparameterize=False, or "
-    "a proposal, step size or metric in the model's own units, is given."
+    " The step itself separates columns that all rows share, unless reparameterize=False, or a "
+    "proposal, step size or metric in the model's own units, is given."
 )
 
 
@@ -90,12 +90,12 @@ def refuse_rounded(tall: TallModel, elements: np.ndarray, *, own: bool) -> None:
     ]
     raise TallModelError(
         f"{', '.join(names)}: large terms of the sums over rows cancel along some "
-        "direction of the posterior, and the 16 digits of a number do not hold what is left: "
-        "rounding may change its precision there by more than a tenth. Either a column is "
-        "millions of standard deviations from zero (seconds since 1970, within minutes), or powers "
-        "of a column are nearly alike, or rows do not tell some parameters apart, and their priors "
-        "hardly do. Subtract about its mean from such a column, before powers are taken, which "
-        "leaves the slope what it is; or give such parameters narrower priors, or leave one out."
+        "direction of the posterior, and 16 digits are too few for what is left: rounding may "
+        "change the posterior's precision there by more than a tenth. Either a column is millions "
+        "of standard deviations from zero (seconds since 1970, within minutes), or powers of a "
+        "column are nearly alike, or the rows do not distinguish some parameters, and their priors "
+        "hardly do. Subtract roughly the mean from such a column, before powers are taken, which "
+        "does not change the slope; or give such parameters narrower priors, or leave one out."
         + ("" if own else _IN_OWN_COORDINATES)
     )
 

@@ -196,11 +196,11 @@ def chosen(first: HMCECS, given: Mapping[str, Any], unsaid: Unsaid) -> Chosen:
             why = f"does not take this model: {reason.rstrip('.')}"
     if exact is not None:
         exact.full, ratio = first.full, time_of_exact_draws(first, exact)
-        times = f"about {ratio:.2g} times as long as those of HMCECS"
+        times = f"about {ratio:.2g} times as long as with HMCECS"
         if ratio <= ALIKE:
             integrals = exact.units is not None and exact.units.approximate
-            but = " but for the error of integrals" if integrals else ""
-            why = f"whose draws are exact{but}, and its effective draws take {times}"
+            but = " except for the error of integrals" if integrals else ""
+            why = f"whose draws are exact{but}; an effective draw takes {times}"
             return Chosen(exact, why, said.after(unsaid, "HMCECS", "ScalableMH"), exact, ratio)
         why = f"would take about {ratio:.2g} times as long for an effective draw"
     return Chosen(first, f"since ScalableMH, which is exact, {why}", unsaid, exact, ratio)
@@ -212,7 +212,8 @@ def unfit(step: HMCECS) -> str:
         return "is not needed: all rows are read, without approximation"
     if step.expansion.order != 2:
         return (
-            f"takes expansions of order 2, and these rows have some of order {step.expansion.order}"
+            f"needs expansions of order 2, and those of these rows are of order "
+            f"{step.expansion.order}"
         )
     if crowded(len(step.active), step.n_rows):
         return f"accepts little with {CROWD}"

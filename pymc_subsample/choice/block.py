@@ -170,7 +170,7 @@ def subsampling(**arguments: Any) -> Iterator[None]:
     refuse_unknown("subsampling", arguments)
     for name in ("vars", "model"):
         if name in arguments:
-            raise TypeError(f"subsampling: {name}= is that of the pm.sample in the block.")
+            raise TypeError(f"subsampling: {name}= is an argument of the pm.sample in the block.")
     with _registered():
         own = _Block(arguments)
         token = _block.set(own)

@@ -274,7 +274,7 @@ def _warn_of(error: OSError):
     if not _warned:
         _log.warning(
             f"Compiled code cannot be kept in {ROOT} ({error.strerror}): every session compiles it "
-            "anew, which takes up to a minute. Name a directory that can be written in the "
+            "again, which takes up to a minute. Name a directory that can be written in the "
             "environment variable PYTENSOR_FLAGS: base_compiledir=/path/to/directory."
         )
     _warned = True

@@ -225,8 +225,8 @@ def remedies(
             enough = ", up to all rows"
         elif times > 1:
             # Chains are judged apart, each by its own draws.
-            enough = f" to {min(_rounded_up(wanted), n_rows):,} or so for this chain, and to "
-            enough += "the largest number that a chain of the run names for all"
+            enough = f" to {min(_rounded_up(wanted), n_rows):,} or so for this chain (for the run: "
+            enough += "the largest number that any of its chains names)"
         left = [f"increase subsample_size (now {subsample_size:,}){enough}"]
     left += ["use control_variate_order=2"] if raisable else []
     left += ["give a better reference"] if given_reference else []

@@ -47,7 +47,7 @@ def divergence_rules(name: str, remedy: str) -> tuple[Rule, Rule]:
     """Return what divergences must keep to, in what they do and in what they may hide."""
     wrong = Rule(name, "error from divergences / tolerable error", 1.0, remedy)
     title = "error that divergences may hide / tolerable error"
-    unless = "Asked for only where the error by divergences is tolerable: it is not."
+    unless = "Matters only if the error from divergences is tolerable; it is not."
     return wrong, Rule("hidden", title, 1.0, remedy, severity="warn", besides=unless)
 
 
@@ -134,7 +134,7 @@ def check_divergences(
         hidden.check(
             largest,
             f"{said}part of the posterior may be missing there. At worst that moves means or "
-            f"standard deviations by {amount(largest)} times what is tolerable; the estimate is "
+            f"standard deviations by {amount(largest)} times the tolerable error; the estimate is "
             f"{amount(errors)} times. {advice}",
             hidden.holds(largest) or not wrong.holds(errors),
         ),

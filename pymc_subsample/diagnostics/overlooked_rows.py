@@ -37,8 +37,8 @@ def depth(logp: np.ndarray, usual: np.ndarray) -> float:
 def how_deep(deep: float) -> str:
     """Say of a log density what a `depth` above one is."""
     if not np.isfinite(deep):
-        return "no finite number"
-    return f"{amount(deep)} times as far below that of others as is possible"
+        return "not finite"
+    return f"{amount(deep)} times as far below the others' as is possible"
 
 
 def check_overlooked(look: Look | None) -> list[Finding]:
@@ -53,7 +53,7 @@ def check_overlooked(look: Look | None) -> list[Finding]:
         OVERLOOKED.check(
             deep,
             "All rows make some of the draws all but impossible: their log density is "
-            f"{how_deep(deep)}. Either rows matter there that batches hardly ever held, or the "
-            f"chain was still on its way. {OVERLOOKED.remedy}",
+            f"{how_deep(deep)}. Either rows matter there that batches hardly ever contained, or "
+            f"the chain had not yet converged. {OVERLOOKED.remedy}",
         )
     ]

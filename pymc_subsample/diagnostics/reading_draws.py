@@ -126,7 +126,7 @@ def require_same_rows(
         of = f" of {', '.join(map(repr, tall.likelihood))}" if some else ""
         raise ValueError(
             f"{said}: the run sampled {rows:,} rows, the model has {tall.n_rows:,}{of}. Pass the "
-            "model and the data that were sampled: rows on disk by data=."
+            "model and the data that were sampled; pass rows on disk as data=."
         )
 
 

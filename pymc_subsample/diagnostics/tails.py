@@ -15,14 +15,15 @@ from pymc_subsample.diagnostics.checks import Finding, Rule
 from pymc_subsample.diagnostics.look import MOST_ROWS
 
 _LIGHTER = (
-    "Give it a prior with lighter tails, such as Normal, or read its median and inner intervals."
+    "Give it a prior with lighter tails, such as Normal, or report only its median and central "
+    "intervals."
 )
 TAIL = Rule(
     "tail",
     "Pareto shape of the heaviest tail",
     # The largest shape of a finite variance is 0.5, but for rounding.
     0.499,
-    f"Of a parameter that the chain's warning names. {_LIGHTER}",
+    f"The chain's warning names the parameter. {_LIGHTER}",
     severity="warn",
 )
 # Of robust standard deviations from the median, how far out draws are looked at: one normal draw
@@ -119,13 +120,13 @@ def _said(name: str, power: float) -> str:
         return (
             f"The posterior is improper: far out along {name} its density falls like "
             f"distance^-{max(power, 0.0):.1f}, which has no finite mass, and no draws are from it. "
-            "Rows say nothing there, as of a column that separates outcomes. Give it a proper "
-            "prior, such as Normal."
+            "The rows carry no information there, for example because a column separates the "
+            "outcomes. Give it a proper prior, such as Normal."
         )
     without = "mean and no standard deviation" if power <= 2 * _PROPER else "standard deviation"
     return (
         f"The posterior of {name} has no {without}: far out its density falls like "
-        f"distance^-{power:.1f}, as a wide prior does where rows say nothing (of a column that "
-        "separates outcomes, or a level whose outcomes are all alike). Chains take very long to "
-        f"reach its outer quantiles. {_LIGHTER}"
+        f"distance^-{power:.1f}, as a wide prior does where the rows carry no information (a "
+        "column separates the outcomes, or a level's outcomes are all alike). Chains take very "
+        f"long to reach its outer quantiles. {_LIGHTER}"
     )

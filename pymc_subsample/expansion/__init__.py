@@ -57,8 +57,8 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
     if predictors is not None:
         _log.warning(
             "The linear predictors of this model do not give its log-likelihood: they were "
-            "misread, or have columns that are not finite. It takes the slower general path, "
-            "which agrees. Please report the model if its columns are finite."
+            "misread, or have columns that are not finite. The slower general path, which agrees "
+            "with it, is used. Please report the model if its columns are finite."
         )
     return expansion
 

@@ -98,9 +98,9 @@ class Continuity:
         moved = ", ".join(map(quoted, gap.names))
         raise TallModelError(
             f"The gradient of the log-likelihood of {', '.join(map(repr, self.model.likelihood))} "
-            f"does not say how it changes with {moved}: added up along a line of length "
-            f"{gap.length:.2g} (in unconstrained space) it misses {gap.missing:.0%} of the changes "
-            f"of random rows, and where most is missing {gap.jump:.2g} is left within "
+            f"does not describe how it changes with {moved}: integrated along a line of length "
+            f"{gap.length:.2g} (in unconstrained space), it misses {gap.missing:.0%} of the "
+            f"changes of random rows; the largest part that it misses, {gap.jump:.2g}, lies within "
             f"{gap.width:.0e} of the line. The log-likelihood has a step there (floor, round, a "
             "comparison, a switch between branches that do not meet), or its gradient is wrong. "
             f"{advice}"

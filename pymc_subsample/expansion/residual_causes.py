@@ -47,7 +47,9 @@ class Cause:
             f"like the distance to the power of {self.power:.1f}"
         )
         if self.smooth:
-            return f"{where}, as where it is smooth: the rows are too few for so wide a posterior"
+            return (
+                f"{where}, as for a smooth function: the rows are too few for so wide a posterior"
+            )
         return f"{where}: it is not smooth there, but has a kink (like Laplace's) or a step"
 
 

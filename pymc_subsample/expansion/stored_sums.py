@@ -80,7 +80,7 @@ class Archive:
         reference = Reference(theta, center, float(level), slope, curvature, int(flat))
         if not _plausible(expansion, reference, n_rows):
             _log.warning(
-                "Sums kept beside %s do not agree with a sample of its rows, and are made anew",
+                "Sums kept beside %s do not agree with a sample of its rows: computing them again",
                 self._store.path,
             )
             return None

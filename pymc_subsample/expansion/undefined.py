@@ -37,10 +37,10 @@ def undefined(expansion: Expansion, rows: Sequence[int], center: np.ndarray) -> 
     """Return the refusal of rows that have a log-likelihood but no derivatives."""
     return TallModelError(
         f"The derivatives of the log-likelihood of {', '.join(map(repr, expansion.likelihood))} "
-        f"are not finite where it is itself, in rows {_named(expansion, rows)}, and nothing can "
-        f"move by such gradients.{_reason(expansion, rows, center)} Look for infinite or extreme "
-        "numbers in these rows, such as open ends of intervals, and write their log-likelihood "
-        "without them."
+        f"are not finite in rows {_named(expansion, rows)}, although it is finite itself, and no "
+        f"step can use such gradients.{_reason(expansion, rows, center)} Look for infinite or "
+        "extreme numbers in these rows, such as open ends of intervals, and write their "
+        "log-likelihood without them."
     )
 
 

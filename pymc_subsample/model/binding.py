@@ -207,7 +207,7 @@ def _refuse_other_rows(found: Mapping[Variable, StoredColumn]) -> None:
     first = int(wanted[left][0])
     similar = _most_similar(found, values, first)
     raise TallModelError(
-        f"Row {first} of what the model is written on is none of the rows of data, in the columns "
+        f"Row {first} of what the model is written on does not occur in data, in the columns "
         f"{listed([v.name for v in found])} together. {similar} {_AS_IT_IS}"
     )
 

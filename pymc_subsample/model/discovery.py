@@ -56,7 +56,7 @@ def refuse_masked(model: pm.Model) -> None:
         if masked.any():
             raise TallModelError(
                 f"pm.Data {var.name!r} has missing values (NaN, or masked) in {_places(masked)}. "
-                "Leave these rows out, or fill in what is missing."
+                "Leave these rows out, or fill in the missing values."
             )
 
 
@@ -66,11 +66,11 @@ def refuse_missing(model: pm.Model) -> None:
     for missing, name in imputed(model).items():
         where = _imputed(model[name], model[missing])
         raise TallModelError(
-            f"Observed variable {name!r} has missing values{where}, which PyMC makes the variable "
-            f'{missing!r} of. A step has it integrated out, or drawn afterwards, with integrate="'
-            'auto" and without vars, likelihood, dim or data; pms.marginalize(model) does so too, '
-            "or says why it cannot. Or leave these rows out: those in which only an outcome is "
-            "missing say nothing of the parameters."
+            f"Observed variable {name!r} has missing values{where}, which PyMC turns into the "
+            f"variable {missing!r}. A step integrates it out, or draws it afterwards, with "
+            'integrate="auto" and without vars, likelihood, dim or data; pms.marginalize(model) '
+            "does so too, or says why it cannot. Or leave these rows out: rows in which only an "
+            "outcome is missing carry no information about the parameters."
         )
 
 
@@ -249,8 +249,8 @@ def _many_axes(part: TermPart, axes: Sequence[int], length: int) -> TallModelErr
 def _joint(model: pm.Model, part: TermPart, length: int) -> TallModelError:
     op = op_name(model[part.name].owner.op)
     why = (
-        "rows can be told apart only where logp= of pm.CustomDist returns one number for each of "
-        "them, and no sum. If they are not independent given the parameters,"
+        "rows can be told apart only if logp= of pm.CustomDist returns one number for each of "
+        "them, not a sum. If they are not independent given the parameters,"
         if "CustomDist" in op
         else "they are not independent given the parameters and cannot be subsampled. Use a "
         "likelihood that factorises over rows, or"
@@ -277,7 +277,7 @@ def _no_rows(parts: Sequence[TermPart]) -> TallModelError:
         if node is not None and graph.type.ndim == 0 and node.inputs[0].type.ndim > 0:
             return TallModelError(
                 f"No row axis: {name!r} is reduced to one number by {op_name(node.op)}. It is not "
-                "a sum over rows itself, so that a subsample does not tell it. Sample this model "
+                "itself a sum over rows, so a subsample cannot estimate it. Sample this model "
                 "with pm.sample(), or write a likelihood with one element for each row."
             )
     return TallModelError(

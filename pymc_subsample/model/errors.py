@@ -51,9 +51,9 @@ class CoupledRows(Exception):
         op = "an axis used twice" if self.node is None else op_name(self.node.op)
         if self.node is not None and type(self.node.op).__module__.startswith("pytensor.sparse"):
             return TallModelError(
-                f"The rows of {name!r} come out of a sparse matrix ({op}), which is not taken "
-                "apart by rows. Where it holds dummies of groups, index by an integer column "
-                "instead (effects[group]), or add up by one, "
+                f"The rows of {name!r} come out of a sparse matrix ({op}), which is not split "
+                "by rows. If it holds dummy columns of groups, index by an integer column instead "
+                "(effects[group]), or add up by one, "
                 "pt.zeros(n_sets)[set_of_row].inc(x); otherwise give a dense array "
                 "(matrix.toarray()), or sample this model with pm.sample()."
             )
@@ -78,8 +78,9 @@ class CoupledRows(Exception):
         said = self._said or f"{op} mixes sets, or rows of a set in an order of its own"
         if op in {"Max", "Min", "CAReduce"}:
             said = (
-                "it reads the largest or smallest of all rows. Leave it out, or take that of each "
-                "set, of its rows side by side: pt.where(is_row, x[rows], -np.inf).max(axis=1)"
+                "it reads the largest or smallest of all rows. Leave it out, or take the one of "
+                "each set, with its rows side by side: "
+                "pt.where(is_row, x[rows], -np.inf).max(axis=1)"
             )
         return TallModelError(f"The sums over sets of rows in {name!r} are not followed: {said}.")
 
@@ -93,8 +94,8 @@ _KNOWN = {
     "Subtensor": "rows that read other rows",
     "AdvancedSubtensor": "rows that read other rows",
     "AdvancedIncSubtensor": (
-        "sums over sets of rows, which are followed where one index of data, "
-        "`pt.zeros(n_sets)[set_of_row].inc(x)`, tells the set of each row, and no row reads "
+        "sums over sets of rows, which are followed if one index of data, "
+        "`pt.zeros(n_sets)[set_of_row].inc(x)`, gives the set of each row, and no row reads "
         "another set"
     ),
 }
@@ -114,8 +115,8 @@ def _loop(node: Apply | None) -> str:
             "likelihood of that package, or of your own, without one."
         )
     return (
-        f"{what}): {_ONE_ROW}. A loop within each row, over its times, is followed where it has "
-        "few steps, of a number that is known, and no condition; if rows really depend on each "
+        f"{what}): {_ONE_ROW}. A loop within each row, over its times, is followed if it has few "
+        "steps, a known number of them, and no condition; if rows really depend on each "
         "other, or the loop is a package's, sample this model with pm.sample()."
     )
 
@@ -161,6 +162,6 @@ def differentiated(tall: "TallModel", advice: str) -> Iterator[None]:
     except UNDIFFERENTIABLE as error:
         raise TallModelError(
             f"PyTensor cannot differentiate the log-likelihood of "
-            f"{', '.join(map(repr, tall.likelihood))} ({type(error).__name__}: {error}) as rows "
-            f"need it here. {advice} Where model.compile_dlogp() works, so does pm.NUTS."
+            f"{', '.join(map(repr, tall.likelihood))} ({type(error).__name__}: {error}) as "
+            f"rows need it here. {advice} If model.compile_dlogp() works, so does pm.NUTS."
         ) from error

@@ -41,9 +41,9 @@ def warn_of_model(model: pm.Model, terms: Sequence[Variable]) -> None:
 def _told(which: str, length: int, entries: list[str]) -> str:
     of = f" of {' and '.join(dict.fromkeys(entries))}" if entries else ""
     return (
-        f"{which}, where it counts from the end: -1 is the last of {length:,} entries{of}. So "
-        "pandas codes what is missing, as in pd.Categorical(...).codes. Leave these rows out, or "
-        "give what is missing a level of its own; where the last entry is meant, write its number."
+        f"{which}, where it counts from the end: -1 is the last of {length:,} entries{of}. pandas "
+        "codes missing values as -1, as in pd.Categorical(...).codes. Leave these rows out, or "
+        "give missing values a level of their own; if you mean the last entry, write its number."
     )
 
 
@@ -68,7 +68,7 @@ def negative_codes(concrete: ConcreteGraph, lengths: Collection[int], model: pm.
             if column is not None and (low := np.min(column.statistic("low"))) < 0:
                 raise TallModelError(
                     f"Column {names} of data is an index in the model, and goes down to {low:.0f}: "
-                    "negative codes often stand for what is missing, and would count from the end. "
+                    "negative codes often stand for missing values, and would count from the end. "
                     "Make the rows with codes from 0 up."
                 )
             continue

@@ -18,7 +18,7 @@ from pymc_subsample.model.errors import CoupledRows, TallModelError
 from pymc_subsample.rows.columns import StoredColumn
 from pymc_subsample.rows.sources.blocks import word
 
-_COORDS = "; or, of a model that was not sampled yet, give it the coords of the rows"
+_COORDS = "; or, if the model was not sampled yet, give it the coords of the rows"
 
 
 def refuse_other_levels(
@@ -46,8 +46,8 @@ def refuse_other_levels(
                 if str(a) != str(b) and a != b:
                     raise TallModelError(
                         f"Code {k} stands for level {a!r} in {other}, and for level {b!r} in "
-                        f"{what}, of the same parameters. Make the latter with "
-                        f"categorical={{{field!r}: list({source})}}, new levels behind these{more}."
+                        f"{what}, and both index the same parameters. Make the latter with "
+                        f"categorical={{{field!r}: list({source})}}, new levels after these{more}."
                     )
         known[axis].append((f"{what} (first)", f"first.coords[{field!r}]", "", own))
 

@@ -39,7 +39,7 @@ def followed(
             if not alike or not np.allclose(a, b, _TOLERANCE, _TOLERANCE, equal_nan=True):
                 raise TallModelError(
                     "A loop of the model was misread. Please report the model, sample it with "
-                    "pm.sample(), and predict by pm.sample_posterior_predictive."
+                    "pm.sample(), and predict with pm.sample_posterior_predictive."
                 )
     return new
 

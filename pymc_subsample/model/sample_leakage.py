@@ -36,8 +36,8 @@ def refusal(error: ReadsAllRows, roots: Mapping[Variable, Variable]) -> TallMode
     op = _mixing(error.outputs, error.columns)
     if op in _MOVING:
         return TallModelError(
-            f"The model chooses, moves or changes some rows of pm.Data {names} ({op}): which ones, "
-            "follows from the sample that it is written on. Make rows that need no such choice, or "
+            f"The model chooses, moves or changes some rows of pm.Data {names} ({op}): which ones "
+            "depends on the sample that it is written on. Make rows that need no such choice, or "
             "a column that says what a row is."
         )
     if op == _NUMBERING:
@@ -126,7 +126,7 @@ def refuse_in_full(
                 f"{term.name!r} is evaluated in full ({term.why}), and reads pm.Data "
                 f"{listed([roots[v].name for v in read])} of data, which stay on disk. Hold its "
                 "rows in memory: write the model on all of them, s = rows.sample(len(rows)), and "
-                "leave these rows out of data. Or, of a step, sample them, too: likelihood=."
+                "leave these rows out of data. Or, with a step, subsample them too: likelihood=."
             )
 
 
@@ -183,8 +183,8 @@ def refuse_disagreement(sample: Evaluation, tall: Evaluation) -> None:
         if apart or not np.all(error <= allowed):
             where = "its log prior" if apart else f"the log-likelihood of {listed(tall.likelihood)}"
             raise TallModelError(
-                f"With all rows of data, {where} is another one than in the model as it is "
-                "written, for the same rows. It depends on the sample that the model is written "
+                f"With all rows of data, {where} differs from the model as it is written, for the "
+                "same rows. It depends on the sample that the model is written "
                 f"on: most likely on its length, by x.shape[0], total_size= or the like. {_REMEDY}"
             )
 

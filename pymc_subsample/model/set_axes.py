@@ -98,8 +98,8 @@ class SetAxes:
                 return None
             raise TallModelError(
                 f"{self._name!r} adds up by an index that goes down to {index.min():,}, where it "
-                f"counts from the end: -1 is the last of {length:,} sets. So pandas codes what is "
-                "missing. Leave these rows out, or give them a set of their own."
+                f"counts from the end: -1 is the last of {length:,} sets. pandas codes missing "
+                "values as -1. Leave these rows out, or give them a set of their own."
             )
         if index.max() >= length:
             raise TallModelError(

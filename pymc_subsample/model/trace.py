@@ -144,7 +144,7 @@ def _refuse_latents(trace: RowTrace, term: RowTerm, latents: Mapping[Variable, V
             raise TallModelError(
                 f"Free variable {rv.name!r} ({op_name(rv.owner.op)}) has one element per row of "
                 f"{term.name!r} (shape {value.type.shape}, {term.n_rows} rows), and a subsample "
-                f"of rows says nothing of the elements of others. {_instead(rv)}"
+                f"says nothing about the elements of other rows. {_instead(rv)}"
             )
 
 
@@ -157,9 +157,9 @@ def _instead(rv: Variable) -> str:
         )
     if getattr(rv.owner.op, "ndim_supp", 0):
         return (
-            "Its elements depend on each other, as those of a series do. Index a shorter series, "
-            "of an element for each week, say, by an integer column; or write a smooth function "
-            "of few numbers, such as pm.gp.HSGP or a spline; or sample this model with pm.sample()."
+            "Its elements depend on each other, as in a time series. Index a shorter series, such "
+            "as one element for each week, by an integer column; or write a smooth function of "
+            "few numbers, such as pm.gp.HSGP or a spline; or sample this model with pm.sample()."
         )
     return (
         'Have it integrated out: a step does so with integrate="auto", without vars, likelihood, '

@@ -155,9 +155,9 @@ def _remedy(tall: Evaluation, theta: np.ndarray, rows: np.ndarray) -> str:
         share, starts = smaller
         names, [first, *_] = listed(list(starts)), starts
         return (
-            f"They are finite where {names} is {share:g} times as large: that start is too far "
-            f"from these data. Give it an `initval`, such as initval={starts[first]:.2g} for "
-            f"{first!r}, or one of these data's size to what scales or moves them."
+            f"They are finite if {names} is {share:g} times as large: that start is too far from "
+            f"these data. Give it an `initval`, such as initval={starts[first]:.2g} for {first!r}, "
+            "or give one of the size of these data to the variable that scales or shifts them."
         )
     if not found:
         return (
@@ -165,7 +165,7 @@ def _remedy(tall: Evaluation, theta: np.ndarray, rows: np.ndarray) -> str:
             + wrapped
         )
     said = " and ".join(dict.fromkeys(f"{name} is {value}" for name, value in missing or found))
-    do = "or fill in what is missing"
+    do = "or fill in the missing values"
     if missing:
         do += "; a covariate with a distribution, observed= this column, is integrated out instead"
     return f"There {said}. Leave these rows out of the data, {do}."
@@ -238,8 +238,8 @@ def _more_levels(tall: Evaluation, names: Sequence[str | None], length: int) -> 
         levels = len(column.fields[0].levels or ())
         if root.name in names and levels > length:
             return (
-                f" rows.coords[{root.name!r}] has {levels:,} levels, more than the model, as after "
-                "an append with new ones: write the model anew, for all of them."
+                f" rows.coords[{root.name!r}] has {levels:,} levels, more than the model, as "
+                "after appending rows with new ones: write the model again, for all of them."
             )
     return ""
 
@@ -368,7 +368,7 @@ def warn_about_whole_terms(terms: Sequence[Whole], n_rows: int) -> None:
         if term.numbers >= max(_MANY_NUMBERS, n_rows // 10):
             warn(
                 f"{term.name!r} is not subsampled ({term.why}) and reads {term.numbers:,} numbers, "
-                "all of them at every gradient, which is exact and slow. Where it is a sum over "
-                "rows, write it with one element for each (a potential as a vector) and among "
-                "likelihood=; where it needs sums of data alone, precompute them."
+                "all of them at every gradient, which is exact and slow. If it is a sum over "
+                "rows, write it with one element for each (a potential as a vector) and name it in "
+                "likelihood=; if it needs only sums of data, precompute them."
             )

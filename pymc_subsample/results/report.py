@@ -31,7 +31,7 @@ NOT_JUDGED = Rule(
     "not_judged",
     "chains without checks",
     0.0,
-    "Run it to its end, join that group too, or give an audit.",
+    f"Run the chain to its end, join the group {GROUP!r} too, or pass an audit.",
     severity="warn",
 )
 
@@ -132,9 +132,8 @@ def _recorded(
             NOT_JUDGED.check(
                 float(len(lost)),
                 f"Chain {', '.join(map(str, lost))}: interrupted, or joined from runs without "
-                f"their group {GROUP!r}, so that no check is of all its draws. Here it is judged "
-                "by them as far as they tell, which leaves out what is read from all rows. "
-                f"{NOT_JUDGED.remedy}",
+                f"their group {GROUP!r}, so no check covers all draws. These draws are judged "
+                f"here without the checks that read all rows. {NOT_JUDGED.remedy}",
             )
         )
     for name, rules in families.items():

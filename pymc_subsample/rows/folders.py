@@ -147,9 +147,9 @@ def made_before(path: Path, source: Mapping[str, Any] | None) -> Store:
     store = Store(path)
     if source is None:
         raise ValueError(
-            f"{path} holds rows already, and whether they are the same cannot be told of this "
-            "source. Use them with Rows.open, replace them with overwrite=True, or choose another "
-            "cache."
+            f"{path} holds rows already, and for this source it cannot be determined whether they "
+            "are the same. Use them with Rows.open, replace them with overwrite=True, or choose "
+            "another cache."
         )
     if len(store.segments) > 1:
         n_rows = store.n_rows - store.segments[0].n_rows

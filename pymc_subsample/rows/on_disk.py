@@ -182,7 +182,7 @@ class Rows(Columns):
         """
         if hasattr(frame, "collect") and hasattr(frame, "sink_parquet"):
             raise TypeError(
-                "from_polars takes a DataFrame. Of a LazyFrame, use .collect(), or write it with "
+                "from_polars takes a DataFrame. For a LazyFrame, use .collect(), or write it with "
                 ".sink_parquet(...) and make the rows by Rows.from_parquet."
             )
         return cls.from_arrow(frame, columns, **shared)
@@ -320,7 +320,7 @@ class Rows(Columns):
             self._set(appended(store, options, read, progressbar=progressbar), None)
         except NotNumbersError as error:
             raise TypeError(
-                f"Rows keep numbers, and these columns to append are none: {error.listed}. Words "
+                f"Rows keep numbers, and these columns to append hold none: {error.listed}. Words "
                 f"of categorical columns (here {', '.join(map(repr, levels)) or 'none'}) are taken "
                 "from data frames, Arrow tables and Parquet files; in a dict of arrays they are "
                 "codes, the places of the words in rows.coords. Others must be numbers, as in the "

@@ -80,7 +80,7 @@ class NotNumbersError(TypeError):
     def __init__(self, found: Mapping[str, str]) -> None:
         self.listed = ", ".join(f"{name!r} ({kind})" for name, kind in found.items())
         super().__init__(
-            f"Rows keep numbers, and these columns are none: {self.listed}. Leave them out "
+            f"Rows keep numbers, and these columns hold none: {self.listed}. Leave them out "
             "(columns=[...]); name those with repeated words in categorical=[...], which keeps "
             "codes and levels; turn times into numbers, such as days since a date, and others into "
             "floats."

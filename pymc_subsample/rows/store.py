@@ -83,7 +83,7 @@ class Store:
         try:
             self._read_header(n_rows)
         except KeyError as error:
-            raise self.refusal(f"{HEADER} says nothing of {error}") from error
+            raise self.refusal(f"{HEADER} does not mention {error}") from error
         except (AttributeError, TypeError, ValueError) as error:
             if isinstance(error, StoreError):
                 raise
@@ -102,7 +102,7 @@ class Store:
         if header["version"] != VERSION:
             raise self.refusal(
                 f"its format has version {header['version']!r}, and this pymc_subsample reads "
-                f"{VERSION}: make it anew"
+                f"{VERSION}: make the rows again"
             )
         self.source = header["source"]
         self.drop_missing: bool = header["drop_missing"]

@@ -44,9 +44,9 @@ def chosen(reading: Reading, integrate: str | Sequence[str]) -> Grouping:
     if len(found) != 1:
         raise TallModelError(
             f"integrate={names} belong to {len(found)} groupings: "
-            f"{', '.join(g.described for g in found)}. Integrals are over the variables of one, of "
-            "which no two levels are read with one of another. Name one of these, and sample the "
-            "others, as far as they have few levels of many rows."
+            f"{', '.join(g.described for g in found)}. Only the variables of one grouping, whose "
+            "levels meet one to one, can be integrated out. Name those of one, and sample the "
+            "others if they have few levels of many rows."
         )
     [grouping] = found
     left = [n for n in grouping.names if n not in names]
@@ -132,9 +132,10 @@ def several_pay(described: Sequence[str]) -> TallModelError:
     """Return what to say of several groupings of many levels of few rows."""
     return TallModelError(
         f"Variables of several groupings have many levels of few rows, or are missing values: "
-        f"{'; '.join(described)}. Integrals are over one grouping, and the levels of another are "
-        "parameters, which so few rows do not tell, nor those without what is missing. Name the "
-        "one in integrate= and sample all rows, or leave a grouping out."
+        f"{'; '.join(described)}. Only one grouping can be integrated out. The others would stay "
+        "parameters, about which a subsample says too little: it holds few rows, or none, that "
+        "read any one of them. Name one grouping in integrate= and sample the others with NUTS on "
+        "all rows, or leave a grouping out of the model."
     )
 
 

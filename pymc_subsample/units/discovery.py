@@ -84,7 +84,9 @@ def _uses_of(reading: Reading, name: str, value: Variable) -> list[Use]:
     if value.type.ndim == 0:
         raise NotLocal("is a single number")
     if set(value.type.shape) == {1}:
-        raise NotLocal("has a single element, which is not told from what all rows read")
+        raise NotLocal(
+            "has a single element, which cannot be distinguished from what all rows read"
+        )
     if op.startswith("ZeroSumNormal"):
         raise NotLocal(
             "is a ZeroSumNormal: its levels add up to zero, so that they depend on each other. "
@@ -263,8 +265,8 @@ def _read_by(
                 continue
         if found is not None:
             raise NotLocal(
-                "is read at several levels by a row (differences between rows, as of AR errors, "
-                "are taken of rows of one level: e[k] - rho * e[k - 1] where k has the rows after "
+                "is read at several levels by a row (take differences between rows, as for AR "
+                "errors, within a level: e[k] - rho * e[k - 1], where k holds the rows that follow "
                 "one of the same level)"
             )
         found = use

@@ -200,9 +200,9 @@ def _warn_of_integrals(
     if error > TOLERABLE:
         warn(
             f"The integrals over {' and '.join(map(repr, functions.graphs.grouping.names))} are "
-            f"off by {error:.2g} at draws of this run (at most {TOLERABLE:g}), which are beyond "
-            "where they were measured. Sample again, with pms.marginalize(..., n_nodes=) of twice "
-            f"{marginal.integral.per_dimension}."
+            f"off by {error:.2g} at draws of this run (at most {TOLERABLE:g}), which lie "
+            "outside the region where they were measured. Sample again with twice as many nodes, "
+            f"pms.marginalize(..., n_nodes={2 * marginal.integral.per_dimension})."
         )
 
 
@@ -275,9 +275,9 @@ def _drawn(
             raise ValueError(
                 f"Level {unique[lost[0]]:,} of {' and '.join(map(repr, graphs.grouping.names))} "
                 f"cannot be drawn by proposals around its mode: a share of {missed[lost[0]]:.2g} "
-                "of its probability is where they do not come, or all of it in some draws. It has "
-                "several modes or moves far with the shared variables. Sample the model that was "
-                "not marginalised."
+                "of its probability lies where they do not reach, or all of it in some draws. It "
+                "has several modes or moves far with the shared variables. Sample the model that "
+                "was not marginalised."
             )
     for quantity, some, own_levels in zip(quantities, entries, levels, strict=True):
         # Entries without a level read none of it.

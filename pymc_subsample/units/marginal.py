@@ -215,6 +215,6 @@ def described(marginal: Marginal) -> str:
     said = f" (error of the log density at far points {error:.1g})"
     said = "" if graphs.exact or np.isnan(error) else said
     return (
-        f"{' and '.join(graphs.grouping.names)} integrated out, of {len(rows):,} levels "
-        f"with {each}, by {nodes_or_states} each{said}"
+        f"{' and '.join(graphs.grouping.names)} integrated out: {len(rows):,} levels with {each}, "
+        f"{nodes_or_states} per level{said}"
     )

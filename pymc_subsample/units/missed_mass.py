@@ -80,5 +80,5 @@ def refuse_other_modes(
         raise TallModelError(
             f"Level {some.levels[worst]:,} of {names} has about {share[worst]:.0%} of "
             "its probability given its rows far from its mode: integrals around one mode do not "
-            "serve. Sample this model with pm.NUTS."
+            "suffice. Sample this model with pm.NUTS."
         )

@@ -61,7 +61,7 @@ def of_path(reading: Reading, graphs: UnitGraphs, error: TallModelError) -> Tall
     how = f" that depend on each other ({_op(reading, name)})" if joint else ""
     return TallModelError(
         f"Each of {graphs.grouping.levels:,} levels of {name!r} has {sizes[name]:,} values{how}, "
-        f"and integrals over so many do not serve: {_cause(error)}. {_INSTEAD}"
+        f"and integrals over so many do not work: {_cause(error)}. {_INSTEAD}"
     )
 
 

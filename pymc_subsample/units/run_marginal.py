@@ -91,9 +91,9 @@ def marginal_of_run(
             found = integrated(reading, grouping, None, rng)
     if found is None and not names:
         raise TypeError(
-            "model must be what pms.marginalize returned, which keeps the units that it has "
-            "integrated out (copies of it do not), or one of which a step integrated local "
-            "variables out in this run, as idata.sample_stats says by effect_axis_<name>."
+            "model must be the model that pms.marginalize returned, which keeps the units that it "
+            "has integrated out (copies of it do not), or the model whose local variables a step "
+            "integrated out in this run, recorded in idata.sample_stats as effect_axis_<name>."
         )
     if found is not None:
         refuse_moved(found, model, idata["posterior"].to_dataset(), said)
@@ -106,7 +106,7 @@ def refuse_other_rows(idata: xr.DataTree, n_rows: int, said: str) -> None:
     if known not in (None, n_rows):
         raise ValueError(
             f"{said}: units of the run have {known:,} rows in all, and those of the model "
-            f"{n_rows:,}. Pass the model and the data that were sampled, rows on disk by data= if "
+            f"{n_rows:,}. Pass the model and the data that were sampled, rows on disk as data= if "
             "there is such an argument. If there is none, keep draws of local variables in the run."
         )
 
@@ -116,8 +116,8 @@ def shared_draws(graphs: UnitGraphs, posterior: xr.Dataset) -> np.ndarray:
     missing = [name for name in graphs.shared if name not in posterior]
     if missing:
         raise ValueError(
-            f"idata.posterior lacks {', '.join(map(repr, missing))}, given which local variables "
-            "are drawn. Sample without var_names, or keep them."
+            f"idata.posterior lacks {', '.join(map(repr, missing))}, which the draws of local "
+            "variables depend on. Sample without var_names, or keep them."
         )
     posterior = posterior.transpose(*SAMPLE_DIMS, ...)
     n = posterior.sizes["chain"] * posterior.sizes["draw"]

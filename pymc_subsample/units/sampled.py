@@ -211,7 +211,7 @@ class Units:
             raise inaccurate(replace(integrals.integral, error=error), integrals.functions)
         _log.info(
             "%s: integrals over %s are off by %.2g at another mode of the log posterior, and are "
-            "made again by %d nodes per dimension",
+            "computed again with %d nodes per dimension",
             said, " and ".join(integrals.functions.graphs.grouping.names), error, per_dimension,
         )  # fmt: skip
         graphs = integrals.functions.graphs
@@ -310,8 +310,9 @@ def _automatic(model: pm.Model, said: str, data: Rows | None) -> tuple[Reading, 
         if is_discrete(reading.values[name]):
             rest = [v.name for v in model.free_RVs if not is_discrete(v)]
             raise TallModelError(
-                f"{name!r} cannot be sampled by {said}, nor integrated out: it {reasons[name]}. Or "
-                f"give the others (vars={rest}) and leave {name!r} to another step method."
+                f"{name!r} can neither be sampled by {said} nor integrated out: it "
+                f"{reasons[name]}. Or give the others (vars={rest}) and leave {name!r} to another "
+                "step method."
             )
         if is_path(reading, name):
             raise path_apart(reading, name, reasons[name])

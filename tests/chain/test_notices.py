@@ -37,12 +37,12 @@ def test_only_what_this_thread_says_is_held_back(caplog):
 def test_of_a_set_up_that_is_shared_its_own_sampler_is_left_out():
     first, own = Unsaid(), Unsaid()
     first.logged = [
-        (logging.INFO, "HMCECS: z integrated out, of 90 levels"),
+        (logging.INFO, "HMCECS: z integrated out: 90 levels"),
         (logging.INFO, "HMCECS: 100 rows"),
         (logging.WARNING, "HMCECS: too noisy"),
         (logging.WARNING, "the reference is far away"),
     ]
     own.logged = [(logging.INFO, "ScalableMH: 100 rows")]
     said = [text for _, text in own.after(first, "HMCECS", "ScalableMH").logged]
-    expected = ["ScalableMH: z integrated out, of 90 levels", "the reference is far away"]
+    expected = ["ScalableMH: z integrated out: 90 levels", "the reference is far away"]
     assert said == [*expected, "ScalableMH: 100 rows"]

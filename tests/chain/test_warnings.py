@@ -313,7 +313,7 @@ def test_too_few_rows_are_told_from_a_kink(caplog):
     said = caplog.text
     assert step.exact
     assert re.search(r"largest along 'b\[\d+\]' \(\d+% of it in rows [\d, ]+\)", said)
-    assert re.search(r"power of [2345]\.\d, as where it is smooth: the rows are too few", said)
+    assert re.search(r"power of [2345]\.\d, as for a smooth function: the rows are too few", said)
 
 
 @pytest.mark.parametrize(("power", "function"), [(1.5, np.abs), (0.5, np.sign)])

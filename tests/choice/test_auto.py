@@ -104,7 +104,7 @@ def test_exact_draws_are_taken_where_they_cost_little_more(said):
     step = pms.auto(model=regression())
     assert isinstance(step, pms.ScalableMH)
     assert said()[0].startswith(
-        "auto takes ScalableMH, whose draws are exact, and its effective draws"
+        "auto takes ScalableMH, whose draws are exact; an effective draw takes about"
     )
     assert said()[1].startswith("ScalableMH: 20,000 rows of y")
     assert not any("HMCECS:" in message for message in said())
@@ -201,7 +201,7 @@ def test_exact_draws_are_exact_but_for_integrals(said):
         covariate = pm.Normal("x", pm.Normal("mean"), 1, observed=x)
         pm.Normal("y", pm.Normal("a") + pm.Normal("b") * covariate, 1, observed=y)
     assert isinstance(pms.auto(model=model), pms.ScalableMH)
-    assert any("exact but for the error of integrals" in text for text in said())
+    assert any("exact except for the error of integrals" in text for text in said())
     assert any("drawn given the others" in text for text in said())
     assert not any("in 10 blocks" in text for text in said())  # as HMCECS reads rows
 

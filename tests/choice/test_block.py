@@ -244,8 +244,8 @@ def test_local_discrete_variables_are_ours(quick):
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"model": pm.Model()}, "model= is that of the pm.sample"),
-        ({"vars": ["a"]}, "vars= is that of the pm.sample"),
+        ({"model": pm.Model()}, "model= is an argument of the pm.sample"),
+        ({"vars": ["a"]}, "vars= is an argument of the pm.sample"),
         ({"tempreature": 2}, "unexpected keyword argument 'tempreature'"),
     ],
 )

@@ -120,7 +120,7 @@ def test_polynomials_of_raw_years_are_sampled_as_those_of_scaled_ones(kind, degr
 def test_in_the_models_own_coordinates_they_are_refused(kind):
     with polynomial(3), pytest.raises(TallModelError, match=r"'a', 'b1'.*large terms") as refusal:
         kind(reparameterize=False)
-    assert "by the step itself unless reparameterize=False" in str(refusal.value)
+    assert "that all rows share, unless reparameterize=False" in str(refusal.value)
 
 
 def apart(degree=3, logistic=True):

@@ -140,7 +140,7 @@ def test_runs_without_a_step_of_ours_are_as_they_were(several):
         assert set(pm.sample_prior_predictive(3).children) >= {"prior", "prior_predictive"}
 
 
-FOR_ALL = " for this chain, and to the largest number that a chain of the run names for all"
+FOR_ALL = " for this chain (for the run: the largest number that any of its chains names)"
 
 
 @pytest.mark.parametrize(("size", "times", "said"), [

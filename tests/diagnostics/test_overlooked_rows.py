@@ -173,7 +173,7 @@ def test_of_too_many_rows_the_check_is_left_out(wall, monkeypatch):
 
 
 def test_what_is_said_of_a_density_that_is_no_number():
-    assert overlooked_rows.how_deep(np.inf) == "no finite number"
+    assert overlooked_rows.how_deep(np.inf) == "not finite"
 
 
 @pytest.mark.costly(cases=0)

@@ -82,7 +82,7 @@ def test_lines_of_many_parameters_are_capped(monkeypatch):
     assert edges_near(half, x + 30, np.eye(3), np.random.default_rng(1)) is None
     found = audited(sum_above)
     assert (found.status, found.edges) == ("warn", "many")
-    assert "takes a look along more than" in repr(found)
+    assert "takes a search along more than" in repr(found)
 
 
 # Audits

@@ -209,7 +209,7 @@ def opaque_operation(rng):
     return model
 
 
-@refused(name("l"), "not a sum over rows itself", r"pm\.sample\(\)")
+@refused(name("l"), "not itself a sum over rows", r"pm\.sample\(\)")
 def function_of_a_sum(rng):
     with pm.Model() as model:
         alpha = pm.Normal("alpha")
@@ -217,7 +217,7 @@ def function_of_a_sum(rng):
     return model
 
 
-@refused(name("y"), "one number for each of them, and no sum")
+@refused(name("y"), "one number for each of them, not a sum")
 def density_that_adds_up_its_rows(rng):
     def logp(value, mu):
         return pt.sum(-0.5 * (value - mu) ** 2)

@@ -282,7 +282,7 @@ def test_folders_of_other_rows_are_refused(rows):
     views = selected(rows, "events", "censored")
     samples = [v.sample(200) for v in views]
     samples[1]["g_none"] = samples[1]["g_none"][::-1]
-    with pytest.raises(TallModelError, match="none of the rows of data, in the columns 'X_none', "):
+    with pytest.raises(TallModelError, match="does not occur in data, in the columns 'X_none', "):
         pms.HMCECS(model=survival(*samples), data=views)
 
 

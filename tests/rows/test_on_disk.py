@@ -353,7 +353,7 @@ def test_what_is_no_number_is_refused_by_name(frame, tmp_path):
         Rows.from_arrow(pa.Table.from_pandas(wrong), cache=tmp_path / "x.rows")
     with pytest.raises(TypeError, match=r"'word' \(<U4\)"):
         Rows.from_blocks([{"word": np.array(["text"])}], cache=tmp_path / "x.rows")
-    with pytest.raises(ValueError, match="columns names 'none', which the data frame has not"):
+    with pytest.raises(ValueError, match="columns names 'none', which the data frame does not"):
         Rows.from_pandas(frame, ["none"], cache=tmp_path / "x.rows")
     with pytest.raises(TypeError, match=r'use \["single"\]'):
         Rows.from_pandas(frame, "single", cache=tmp_path / "x.rows")
@@ -397,7 +397,7 @@ def test_a_cache_is_used_for_the_same_source_and_no_other(frame, tmp_path):
         Rows.from_parquet(tmp_path / "part", ["single"], cache=made.path)
     with pytest.raises(ValueError, match="made from something else: kind"):
         Rows.from_pandas(frame, cache=made.path)
-    with pytest.raises(ValueError, match="cannot be told"):
+    with pytest.raises(ValueError, match="cannot be determined whether"):
         Rows.from_blocks([numbers()], cache=made.path)
     os.utime(tmp_path / "part" / "1.parquet", ns=(0, 10**9))
     with pytest.raises(ValueError, match=r"files that changed since: \S*1\.parquet\. .*append"):
@@ -481,7 +481,7 @@ def damaged(path, how):
         ("no header", r"has no header\.json"),
         ("torn header", r"header\.json cannot be read"),
         ("header of something else", r"another format \('other'\)"),
-        ("header without columns", "says nothing of 'columns'"),
+        ("header without columns", "does not mention 'columns'"),
         ("other version", "version 99, and this pymc_subsample reads 2"),
         ("no rows", r"rows\.bin is missing"),
         ("cut off", r"23,999 bytes, and 1,000 rows of 24 bytes take 24,000: it was cut off"),
@@ -693,7 +693,7 @@ def test_words_in_a_dict_are_refused_by_what_append_takes(frame, tmp_path):
     with pytest.raises(TypeError, match=r"'side' \(object\)\..*\(here 'side'\).*codes") as told:
         rows.append({**plain, "side": frame["side"].astype(object).to_numpy()})
     assert "columns=" not in str(told.value)
-    with pytest.raises(TypeError, match=r"append are none: 'flag' \("):
+    with pytest.raises(TypeError, match=r"append hold none: 'flag' \("):
         rows.append(frame.assign(flag="a"))
     assert len(rows) == N
 

@@ -391,9 +391,9 @@ def test_what_cannot_be_drawn_is_said():
         pms.effects(run, centred(), levels=["l99"])
     with pytest.raises(ValueError, match="var_names holds 'mu', which is not made of local"):
         pms.effects(run, centred(), "mu", levels=["l1"])
-    with pytest.raises(ValueError, match="lacks 's', given which local variables are drawn"):
+    with pytest.raises(ValueError, match="lacks 's', which the draws of local variables depend on"):
         pms.effects(recorded(4, mu=0.2, tau=0.7, b=0.3), centred(), levels=["l1"])
-    with pytest.raises(TypeError, match=r"must be what pms\.marg"):
+    with pytest.raises(TypeError, match=r"must be the model that pms\.marg"):
         pms.effects(run, PANELS["centred"][0](), levels=["l1"])
 
 

@@ -644,7 +644,7 @@ def test_missing_values_and_effects_of_several_rows_are_not_integrated_together(
         z = pm.Normal("z", 0, pm.HalfNormal("u"), shape=40)
         column = pm.Normal("x", pm.Normal("c"), 1, observed=holes(rng, x))
         pm.Normal("y", column + z[np.repeat(np.arange(40), 3)], 0.5, observed=y)
-    with pytest.raises(TallModelError, match=r"2 groupings: .*Name one of these"):
+    with pytest.raises(TallModelError, match=r"2 groupings: .*Name those of one"):
         pms.marginalize(model, ["z", "x_unobserved"])
     with pytest.raises(ValueError, match="Missing values of 'x' are 'x_unobserved'"):
         pms.marginalize(model, "x")

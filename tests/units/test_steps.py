@@ -326,7 +326,7 @@ def test_known_and_new_units_are_predicted():
     xr.testing.assert_equal(named, found)
     with pytest.raises(ValueError, match=r"has \['new', 'other'\].* are 300, from 'u0' to 'u299'"):
         pms.predict(idata(), "y", model=model(), data={"code": labels})
-    with pytest.raises(ValueError, match=r"holds \['u3'\], of which the model has draws"):
+    with pytest.raises(ValueError, match=r"holds \['u3'\], levels of .* for which there are draws"):
         pms.predict(idata(), "y", model=model(), data={"code": labels}, new_levels=["u3"])
     with pytest.raises(ValueError, match=r"levels holds 3\. Levels are labels, the model's coords"):
         pms.effects(idata(), model(), "z", levels=[3])

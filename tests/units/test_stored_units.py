@@ -189,11 +189,11 @@ def test_draws_are_those_of_rows_in_memory(many_rows):
     own = found[0].posterior["u"].to_numpy()[..., levels]
     np.testing.assert_allclose(drawn["u"].mean(("chain", "draw")), own.mean((0, 1)), atol=0.25)
     assert drawn["u"].to_numpy()[..., 0].std() < 0.2  # of 3,000 rows, of which the sample has few
-    with pytest.raises(ValueError, match="rows on disk by data="):
+    with pytest.raises(ValueError, match="rows on disk as data="):
         pms.effects(kept, model, levels=levels)
     with pytest.raises(ValueError, match="units of the run have"):
         pms.loo(kept, model=model)
-    with pytest.raises(TypeError, match="left out in memory alone"):
+    with pytest.raises(TypeError, match="left out only in memory"):
         pms.loo(kept, model=model, data=rows)
     with pytest.raises(ValueError, match="keep draws of local variables"):
         pms.predict(kept, "o", model=model)
@@ -365,7 +365,7 @@ def test_a_sample_that_is_integrated_by_itself_is_told(rows, caplog):
 def test_units_say_what_they_are(rows, caplog):
     caplog.set_level(logging.INFO, logger="pymc.subsample")
     units_of(centred(rows.sample(300)), "auto", "HMCECS", rows)
-    assert f"u integrated out, of {UNITS_N} levels with 1 to 5 rows" in caplog.text
+    assert f"u integrated out: {UNITS_N} levels with 1 to 5 rows" in caplog.text
     assert "rows written" not in caplog.text
 
 

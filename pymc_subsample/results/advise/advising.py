@@ -152,7 +152,7 @@ def advise(
     empty = Advice("", "", "", effective_draws=wanted, parameters=size(model))
     trials = Trials(model, given, empty, seconds, random_seed)
     if alone := own_steps(model):
-        reason = f"{said(alone)}, on all rows. HMCECS beside it takes the others (vars=)."
+        reason = f"{said(alone)}, on all rows. HMCECS can sample the others beside it (vars=)."
         advice = on_all_rows(empty, reason, ("pm.sample", "pm.sample()"))
     elif trials.discrete:
         advice = _discrete(model, trials, empty)
@@ -163,7 +163,7 @@ def advise(
         advice = replace(advice, code=_by_fit(advice.code))
     if data is None or "step=pms." in advice.code:
         return advice
-    reason = f"{advice.reason} That takes a model that holds all rows in memory."
+    reason = f"{advice.reason} This needs a model that holds all rows in memory."
     return replace(advice, reason=reason, code=f"{advice.code}  # of the model on all rows")
 
 

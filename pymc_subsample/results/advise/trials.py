@@ -115,7 +115,7 @@ class Trials:
         if advice.recommendation == taken:
             return []
         if advice.recommendation != advice.tried:
-            return [f"pms.auto() subsamples all the same, by {taken}."]
+            return [f"pms.auto() subsamples all the same, with {taken}."]
         return [f"pms.auto() takes {taken}: it counts what draws read, and runs no pilots."]
 
     @property

@@ -40,14 +40,14 @@ def _refuse_infinite(draws: AuditedDraws, logp: np.ndarray, bambis: str) -> None
     prior = np.array([draws.expansion.parameters(thetas[k])[1] for k in bad])
     if np.isfinite(prior).all():
         cause = (
-            f"Where these are few, {of} are impossible there that the subsample hardly ever held, "
-            "and the draws are not from the posterior; otherwise another model, or other data, "
-            f"were sampled: pass those.{bambis}"
+            f"If these are few, some {of} that the subsample hardly ever contained are impossible "
+            "there, and the draws are not from the posterior; otherwise another model, or other "
+            f"data, were sampled: pass those.{bambis}"
         )
     else:
         first = thetas[bad[~np.isfinite(prior)][0]]
         cause = (
-            f"At {np.sum(~np.isfinite(prior))} they are outside of the support: "
+            f"Of these, {np.sum(~np.isfinite(prior))} are outside of the support: "
             f"{impossible(draws.model, tall.unravel(first), tall.likelihood)}. The sampler does "
             "not see that constraint (a gradient does not), or another model was sampled: pass "
             "that, or use a step that accepts or rejects, such as pms.MinibatchBarkerMH."
@@ -94,10 +94,10 @@ def of_other_estimates(stats: xr.Dataset, ends: Iterable[ChainEnd], log_weights:
     if not found > max(VARIANCE_BOUND, _OTHER * recorded):
         return ""
     return (
-        "Log posteriors of all rows differ from those that the run estimated by a standard "
-        f"deviation of {np.sqrt(found):,.3g}, where its estimates have one of "
-        f"{np.sqrt(recorded):,.3g}: another model, or other data, were sampled, or rows are far "
-        "out that its subsample hardly ever held. Pass the model and the data that were sampled."
+        "Log posteriors of all rows differ from the run's estimates by a standard deviation of "
+        f"{np.sqrt(found):,.3g}, although the run recorded {np.sqrt(recorded):,.3g} for its "
+        "estimates: another model, or other data, were sampled, or the subsample hardly ever "
+        "contained some rows that are far out. Pass the model and the data that were sampled."
     )
 
 

@@ -19,7 +19,7 @@ from pymc_subsample.validation import LISTED
 _UNWEIGHTED = (
     "The audit's corrections are not reliable. Increase subsample_size (up to the number of rows)."
 )
-_ABOVE = "As above: it is not known what the subsample does to draws of this model."
+_ABOVE = "As above: if the draws are of another model, the audit cannot judge the subsample."
 _UNKNOWN = "The audit cannot tell how far it is off: its weights have no known error."
 _NO_P_VALUE = "Too few effective draws for a p-value. Sample for longer."
 # Share of the effective size from which on weights are harmless whatever the shape of their tail
@@ -31,15 +31,15 @@ _NO_P_VALUE = "Too few effective draws for a p-value. Sample for longer."
 _EVEN, _NEARLY_EVEN = 0.99, 0.95
 K_HAT = Rule(
     "k_hat", "audit: Pareto k-hat of the weights", MOST_K, _UNWEIGHTED,
-    besides=f"Above {MOST_K:g}, which is asked for only of weights that change something: the "
-    f"effective size of these is {_EVEN:.0%} of the draws or more.",
+    besides=f"Above {MOST_K:g}, but this matters only if the weights change something; their "
+    f"effective size is {_EVEN:.0%} of the draws or more.",
 )  # fmt: skip
 # Up to that of `good_k`, the draws that were audited are enough for what is corrected.
-_MORE_DRAWS = "Audit more draws: so uneven weights take more of them."
+_MORE_DRAWS = "Audit more draws: these weights are too uneven for so few."
 _OFF = "Use the audit's corrected moments, and do what the failed checks above say."
 _TOWARDS = (
-    "Do what the failed checks above say, and audit again. The audit's corrected moments are those "
-    "of the posterior if it is normal; if not, they say in which direction it is."
+    "Do what the failed checks above say, and audit again. If the posterior is normal, the audit's "
+    "corrected moments are its own; if not, they show in which direction it lies."
 )
 BIAS = Rule("bias", "audit: bias of a mean in sds, net of Monte Carlo error", SHIFT_BOUND, _OFF)
 SD_ERROR = Rule(
@@ -47,14 +47,14 @@ SD_ERROR = Rule(
 )
 _BY_ROWS = (
     "The log-likelihood of some rows becomes minus infinity within a standard deviation of the "
-    "draws (an outcome outside of its support), and the density is not nil there: its gradients "
-    "say nothing of means and standard deviations. Audit a run of pms.HMCECS, whose weights do, or "
-    "compare with pm.sample(step=pm.DEMetropolisZ())."
+    "draws (an outcome outside of its support), and the density is not zero there, so its "
+    "gradients carry no information about means and standard deviations. Audit a run of "
+    "pms.HMCECS, which is audited by weights, or compare with pm.sample(step=pm.DEMetropolisZ())."
 )
 _MANY_LINES = (
     "A constraint or a step of the prior is near the draws, and correcting their gradients for it "
-    f"takes a look along more than {MOST_LINES:,} lines, two for each draw and parameter. Audit a "
-    "run of pms.HMCECS, whose weights need none, or fewer draws."
+    f"takes a search along more than {MOST_LINES:,} lines, two for each draw and parameter. Audit "
+    "a run of pms.HMCECS, whose weights need no such search, or audit fewer draws."
 )
 # Why scores judge nothing beside an edge.
 _UNJUDGED = {"rows": _BY_ROWS, "many": _MANY_LINES}
@@ -69,9 +69,9 @@ _CUT = (
 )
 UNREACHED = Rule(
     "unreached", "audit: share of an sd beyond the farthest draws", STRETCH_BOUND,
-    "Along a line far beyond its draws the density is low but wide: rows hardly tell large values "
-    "apart there, and the prior alone ends it. Chains take long to get there. Give it a narrower "
-    "prior, another scale (its reciprocal or logarithm), or read inner quantiles alone.",
+    "Along a line far beyond its draws the density is low but wide: the rows hardly distinguish "
+    "large values there, and only the prior bounds them. Chains take long to get there. Give it a "
+    "narrower prior or another scale (its reciprocal or logarithm), or read only inner quantiles.",
     severity="warn",
 )  # fmt: skip
 _UNLIKE = "The draws are not from the posterior: see bias and sd_error, and stricter settings."
@@ -210,8 +210,8 @@ class Audit:
         total = len(frame)
         if any(f.name == K_HAT.name and f.status == "fail" for f in self.of_subsampling):
             return frame[:LISTED], (
-                f"k-hat is above {MOST_K}: the weights are too uneven, and what is corrected "
-                "is not reliable."
+                f"k-hat is above {MOST_K}: the weights are too uneven, and the corrected moments "
+                "are not reliable."
             )
         if total <= LISTED:
             return frame, ""
@@ -239,8 +239,8 @@ class Audit:
         if worst(self.mixing) != "fail":
             return ""
         return (
-            "The chains have not mixed: what is corrected below is the draws that there are, "
-            "wherever the chains stayed, and not the posterior."
+            "The chains have not mixed: the corrected moments below describe the regions where "
+            "the chains stayed, not the posterior."
         )
 
 

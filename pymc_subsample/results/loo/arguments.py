@@ -60,7 +60,7 @@ def warn_of_others(posterior: xr.Dataset, model: pm.Model) -> None:
         warnings.warn(
             f"pms.loo: idata.posterior holds {', '.join(map(repr, others))}, which the model does "
             "not have. If another model was sampled, pass that one: the draws of one model say "
-            "nothing of what another predicts.",
+            "nothing about what another predicts.",
             stacklevel=3,
         )
 

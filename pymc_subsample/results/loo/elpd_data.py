@@ -116,7 +116,7 @@ def warn_of_k(
     warnings.warn(
         f"pms.loo: the estimated shape parameter of the Pareto distribution, k, is above "
         f"{good_k:.2f} {said}. Their log predictive densities, and with them elpd and its errors, "
-        "are not to be trusted: the posterior without them is far from the one with them. A more "
+        "cannot be trusted: the posterior without them is far from the one with them. A more "
         "robust model has fewer; arviz_stats.loo_kfold fits without them.",
         stacklevel=3,
     )

@@ -192,8 +192,8 @@ def loo(
         if given is not None:
             raise TypeError(
                 f"{_SAID}: the run integrated {' and '.join(map(repr, integrated))} out of rows on "
-                "disk, and rows of units are left out in memory alone. Leave out data=, and pass a "
-                "run and a model of some levels, with all of their rows in memory."
+                "disk, and rows of units can be left out only in memory. Leave out data=, and pass "
+                "a run and a model of some levels, with all of their rows in memory."
             )
         marginal, integrals = without_units(model, integrated)
         if integrals is not None:

@@ -257,8 +257,9 @@ def _spent(idata: xr.DataTree, label: str, cost: str, coords: Mapping[str, Any])
     else:
         raise ValueError(
             f"runs: {label} does not say how many rows it evaluated: its sample_stats have neither "
-            "'n_evaluations', as of this package's steps, nor 'n_steps' of NUTS beside observed "
-            f'data. They hold {sorted(map(str, stats))}. cost="seconds" needs neither.'
+            "'n_evaluations', which this package's steps record, nor NUTS's 'n_steps' together "
+            f"with observed data. They hold {sorted(map(str, stats))}. "
+            'cost="seconds" needs neither.'
         )
     of_steps = of_draws.sum([d for d in of_draws.dims if d not in SAMPLE_DIMS])
     return of_steps.mean("chain").cumsum("draw").values

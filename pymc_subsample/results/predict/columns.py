@@ -225,9 +225,9 @@ def _coded(r: Raw, labels: np.ndarray, known: Mapping[str, list]) -> np.ndarray:
         raise TypeError(
             f"{said}. The model holds codes of it, {held}, and no coords of what it indexes say "
             "which label each stands for. Pass the codes that the model was fitted with, as "
-            "pd.Categorical(labels, categories=levels).codes makes them of the levels that it had "
-            "then, in their order; or write the model with these levels as coords, and their dims= "
-            "on the parameters."
+            "pd.Categorical(labels, categories=levels).codes makes them from the levels that it "
+            "had then, in their order; or write the model with these levels as coords, and their "
+            "dims= on the parameters."
         )
     (dim, levels), *others = known.items()
     text = all(isinstance(x, str) for x in levels) and len(set(levels)) == len(levels)
@@ -258,7 +258,7 @@ def _cast(r: Raw, part: np.ndarray, start: int) -> np.ndarray:
     if r.index and to.kind == "i" and np.any(new < 0) and not np.any(r.value < 0):
         raise ValueError(
             f"{SAID}: data[{r.name!r}] goes down to {new.min()}, and in the model to "
-            f"{r.value.min()}: negative codes often stand for what is missing, and as an index "
+            f"{r.value.min()}: negative codes often stand for missing values, and as an index "
             "would count from the end."
         )
     return new

@@ -319,7 +319,7 @@ def _joined(
     if len(unknown):
         warn(
             f"{SAID}: {len(unknown):,} of {end - begin:,} rows are NaN, first row "
-            f"{begin + int(unknown[0]):,}: a column has NaN there, or no number comes of the row."
+            f"{begin + int(unknown[0]):,}: a column has NaN there, or its values give no number."
         )
     # An index may have a name, which xarray would take for that of the dimension.
     coords: dict[str, Any] = {dims[0]: (dims[0], labels[begin:end])}

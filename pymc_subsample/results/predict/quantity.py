@@ -65,7 +65,7 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Predicted:
     if var in model.potentials:
         raise ValueError(
             f"{SAID}: {var.name!r} is a pm.Potential, a term of the log density, and says nothing "
-            "of outcomes. Predict an expression of the model's variables, such as the mean that "
+            "about outcomes. Predict an expression of the model's variables, such as the mean that "
             f"{var.name!r} is made of: {SAID}(idata, pm.math.sigmoid(eta))."
         )
     name = repr(var.name or "the expression")
@@ -74,7 +74,7 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Predicted:
         if kind == "outcome":
             raise ValueError(
                 f'{SAID}: kind="outcome" draws an observed variable, one of '
-                f"{[v.name for v in model.observed_RVs]}; {name} is none."
+                f"{[v.name for v in model.observed_RVs]}; {name} is not one."
             )
         return Predicted(name, [var], dims)
     held = model.rvs_to_values[var]
@@ -152,8 +152,8 @@ def leaves(
         found, missing = read(model, what.graphs, stored)
     if missing:
         raise ValueError(
-            f"{SAID}: idata.posterior lacks {', '.join(map(repr, missing))}, of which {what.name} "
-            "is made. "
+            f"{SAID}: idata.posterior lacks {', '.join(map(repr, missing))}, from which "
+            f"{what.name} is computed. "
             f"{to_keep(posterior, missing, model, 'Sample without var_names, or keep them.')}"
         )
     for node in toposort(what.graphs, blockers=found):

@@ -62,8 +62,8 @@ class _Drawn:
         leaves, missing = read(model, parameters, stored)
         if missing:
             raise ValueError(
-                f"{SAID}: idata.posterior lacks {', '.join(map(repr, missing))}, of which the "
-                f"prior of {name!r} is made: {name!r} of new rows is drawn from it. Sample without "
+                f"{SAID}: idata.posterior lacks {', '.join(map(repr, missing))}, which the prior "
+                f"of {name!r} reads: {name!r} of new rows is drawn from it. Sample without "
                 "var_names, or keep them."
             )
         self.read = [v.name for v in leaves]
@@ -91,8 +91,8 @@ class _Drawn:
         if np.ptp(parameter, axis=axis).any():
             raise ValueError(
                 f"{SAID}: the prior of {self._name!r}, which has an element for each row, reads "
-                "numbers of the rows, and that of new ones is not known. Write the model with a "
-                "distribution that all rows share, times a column; or use "
+                "numbers of the rows, so the prior for new rows is not known. Write the model with "
+                "a distribution that all rows share, times a column; or use "
                 "pm.sample_posterior_predictive."
             )
         return np.take(parameter, [0], axis=axis)

@@ -301,7 +301,8 @@ def outside(
 
 def _one_row(name: str) -> TallModelError:
     return TallModelError(
-        f"{SAID}: the model holds a single row of {name}, which looks as what all rows share. "
+        f"{SAID}: the model holds a single row of {name}, which looks like something that all "
+        "rows share. "
         "Give it two rows or more, with the same draws, and pass the row as data=."
     )
 

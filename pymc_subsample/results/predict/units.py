@@ -34,7 +34,7 @@ def with_local(
     if new_levels and not names:
         raise ValueError(
             f"{SAID}: new_levels={shown(new_levels)}, and the run integrated no local variable "
-            "out, whose prior new levels would have draws of."
+            "out: there is no prior from which to draw new levels."
         )
     read = set(ancestors(what.graphs))
     names = [name for name in names if model[name] in read]
@@ -55,7 +55,7 @@ def with_local(
     if grouping.by_row or grouping.partial:
         raise ValueError(
             f"{SAID}: new_levels={shown(new_levels)}, and {' and '.join(map(repr, names))} has an "
-            "element for each row: those of data have new ones anyway. Leave out new_levels."
+            "element for each row: rows of data get new elements anyway. Leave out new_levels."
         )
     _refuse_unlike(marginal, names)
     new, labels = new_levels, {}
@@ -74,8 +74,8 @@ def _labels(given: Sequence[str], dim: str, known: Sequence[str] | None) -> list
         )
     if twice := set(given) & set(known):
         raise ValueError(
-            f"{SAID}: new_levels holds {shown(sorted(twice))}, of which the model has draws: "
-            f"levels of {dim!r}. Name those alone that it does not know."
+            f"{SAID}: new_levels holds {shown(sorted(twice))}, levels of {dim!r} for which there "
+            "are draws already. Name only levels that the model does not know."
         )
     return list(given)
 
@@ -86,8 +86,8 @@ def _refuse_unlike(marginal: Marginal, names: Sequence[str]) -> None:
     if any(np.ptp(c.array, axis=c.axis).any() for c in columns):
         raise ValueError(
             f"{SAID}: new_levels: the prior of {' and '.join(map(repr, names))} reads numbers of "
-            "each level, as of the group that it is in, and new levels have none. Write the model "
-            "with these levels, without rows, and draw them by pms.effects."
+            "each level, such as its group, and new levels have none. Write the model with these "
+            "levels, without rows, and draw them with pms.effects."
         )
 
 

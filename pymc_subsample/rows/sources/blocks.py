@@ -94,8 +94,8 @@ class Options:
             missing = [name for name in names if name not in known]
             if missing:
                 raise ValueError(
-                    f"{argument} names {', '.join(map(repr, missing))}, which {what} has not. It "
-                    f"has {listed(known)}."
+                    f"{argument} names {', '.join(map(repr, missing))}, which {what} does not "
+                    f"have. It has {listed(known)}."
                 )
         beside = [name for name in self.categorical if name not in wanted]
         if beside:
@@ -164,7 +164,7 @@ class Levels(Mapping[str, list]):
             words = list(self._seen[name])
             raise ValueError(
                 f"Column {name!r} has values that are none of the levels in categorical: "
-                f"{listed([words[k] for k in found[other]])}. Add them behind the others, or "
+                f"{listed([words[k] for k in found[other]])}. Add them after the others, or "
                 "leave these rows out."
             )
         self._number(name, found)

@@ -83,7 +83,7 @@ def dask_blocks(frame: Any, options: Options) -> RowBlocks:
     if not (type(frame).__module__.startswith("dask") and hasattr(frame, "partitions")):
         raise TypeError(
             "from_dask takes a dask.dataframe.DataFrame, got "
-            f"{type(frame).__module__}.{type(frame).__name__}. Make one of an array by "
+            f"{type(frame).__module__}.{type(frame).__name__}. Make one from an array with "
             "dask.dataframe.from_dask_array."
         )
     chosen = frame[options.chosen(list(frame.columns), "the data frame")]
@@ -132,7 +132,7 @@ def _row_dim(data: Any, dim: str | None) -> str:
     shared = [str(d) for d in data.sizes if all(d in x.dims for x in data.data_vars.values())]
     if len(shared) != 1:
         raise ValueError(
-            "Which dimension is that of the rows cannot be told: "
+            "The dimension of the rows cannot be determined: "
             f"{', '.join(map(repr, shared)) or 'none'} is shared by all variables, of "
             f"{dict(data.sizes)}. Name it: dim=..."
         )

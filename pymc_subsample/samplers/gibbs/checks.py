@@ -49,7 +49,7 @@ def check_updates(
     """
     share, shift = record.share / record.done, errors.shift * sweeps
     tails = (
-        "The rows' terms are heavy-tailed, so that a batch says too little of all rows. "
+        "The rows' terms are heavy-tailed, so that a batch says too little about all rows. "
         if errors.largest > TAIL_BOUND * share
         else ""
     )

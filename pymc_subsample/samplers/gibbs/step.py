@@ -258,9 +258,9 @@ class AusterityGibbs(ChainStep):
         self.batch_size = arguments.batch_size(batch_size, self.n_rows, austerity.BATCH)
         if self.touching.unknown is not None:
             _log.warning(
-                "AusterityGibbs: which rows of %s touch %s cannot be told, because of %s: every "
-                "update may read all %d rows. Pick variables by integer columns, x[index], to "
-                "make updates cheaper.",
+                "AusterityGibbs: which rows of %s touch %s could not be determined, because of %s: "
+                "every update may read all %d rows. Pick variables by integer columns, x[index], "
+                "to make updates cheaper.",
                 ", ".join(map(repr, self.likelihood)),
                 ", ".join(repr(self.model.values_to_rvs[v].name) for v in self.vars),
                 self.touching.unknown,

@@ -102,7 +102,7 @@ class Parts:
         if not temperature:
             raise ValueError(
                 "temperature must be above 0: exponential weights match the noise of the dynamics, "
-                "and there is none."
+                "which have none at 0."
             )
         return order, 1
 

@@ -37,14 +37,14 @@ _STAYING = (
     "of group effects, or pms.HMCECS."
 )
 _QUIETER = (
-    "Use a smaller step_size, control variates where there are none or a larger batch_size (up to "
+    "Use a smaller step_size, control variates if there are none, or a larger batch_size (up to "
     "all rows)."
 )
 _OTHER = (
-    "Sample for longer, use a smaller step_size where its predicted errors are large, control "
-    "variates where there are none, or pms.HMCECS."
+    "Sample for longer, use a smaller step_size if its predicted errors are large, control "
+    "variates if there are none, or pms.HMCECS."
 )
-_TUNED = "Tune for longer: what a chain draws while tuning is left out."
+_TUNED = "Tune for longer: draws made during tuning are discarded."
 _AUDIT = "Check the run with pms.audit, or use another step."
 
 DIVERGED, HIDDEN = divergence_rules("diverged", _STAYING)
@@ -106,13 +106,13 @@ def check_steps(
     """Check one chain; `remedies` make its gradients less noisy."""
     active = dynamics.active
     h = record.step_size / record.done
-    advice = f"step_size (now {h:.3g}) is too large for where it went. {DIVERGED.remedy}"
+    advice = f"step_size (now {h:.3g}) is too large for where the chain went. {DIVERGED.remedy}"
     found = check_divergences(DIVERGED, HIDDEN, record, active, advice)
     if (moved := from_start(record, active)) is not None:
         found.append(
             START.check(
                 moved,
-                "The first of the draws are still on the way from where the chain started, which "
+                "The first draws are still on the way from where the chain started, which "
                 f"makes a posterior standard deviation wrong by {_percent(moved)} or a mean by "
                 f"{moved:.2g} standard deviations or more. {START.remedy}",
             )
@@ -135,9 +135,9 @@ def check_steps(
         if len(active) > MAX_DENSE:
             unmeasured = UNMEASURED.check(
                 1.0,
-                f"This step moves {len(active):,} parameters, and beyond {MAX_DENSE} no gradients "
-                "say whether means and standard deviations are right: what is predicted holds "
-                f"around the reference alone. {UNMEASURED.remedy}",
+                f"This step moves {len(active):,} parameters, and for more than {MAX_DENSE} no "
+                "gradients check whether means and standard deviations are right: predicted errors "
+                f"hold only around the reference. {UNMEASURED.remedy}",
             )
         elif jump := jumps_near(
             prior_of(expansion), evenly_spread(np.array(record.thinned), _LOOKED_AT), active
@@ -153,7 +153,7 @@ def check_steps(
             unmeasured = UNMEASURED.check(
                 float(not seen),
                 "Neither the noise of the gradients nor the errors of means and standard "
-                f"deviations could be looked at. {UNMEASURED.remedy}",
+                f"deviations could be measured. {UNMEASURED.remedy}",
             )
         found.append(unmeasured)
     instead = "its density to the power of one over that"
@@ -243,12 +243,12 @@ def _measured(
     return [
         STRETCH.check(
             worst,
-            "By gradients where the chain went, a posterior standard deviation is wrong by at "
+            "By the gradients along the chain, a posterior standard deviation is wrong by at "
             f"least {_percent(worst)} (should be at most {SD_BOUND:.0%}). {remedy}",
         ),
         SHIFT.check(
             off,
-            f"By gradients where the chain went, a posterior mean is off by at least {amount(off)} "
+            f"By the gradients along the chain, a posterior mean is off by at least {amount(off)} "
             f"standard deviations (should be at most {MEAN_BOUND:g}). {remedy}",
         ),
     ]

@@ -209,9 +209,10 @@ def _changed(step: "HMCECS", cause: str, before: int, always: int) -> Notice:
     if beside.use and step.may_resize:
         said = (
             f"HMCECS: {why}; an estimate has to read {size}, and a draw takes about "
-            f"{amount(drawn[0])} s{beside.said}. To go on with fewer {each(step)}, and "
-            "too much noise, give HMCECS(subsample_size=...). A run in which no chain has draws "
-            "ends here; another goes on, and keeps its draws if it is interrupted."
+            f"{amount(drawn[0])} s{beside.said}. To continue with fewer {each(step)} "
+            "and an estimate that is too noisy, use HMCECS(subsample_size=...). If no chain has "
+            "draws yet, the run ends here. Otherwise it continues, and you can interrupt it and "
+            "keep its draws."
         )
         if not is_sampling():
             raise OutgrownError(said)

@@ -49,12 +49,12 @@ from pymc_subsample.kernels.model import MINIBATCH
 
 _LARGER = "Increase subsample_size (up to the number of rows)"
 _MORE = (
-    f"{_LARGER}: the chain's warning says to how much. control_variate_order=2 and reference=None, "
-    "the defaults, need fewest."
+    f"{_LARGER}: the chain's warning says by how much. control_variate_order=2 and reference=None, "
+    "the defaults, need the fewest."
 )
 TUNE = Rule(
     "tune", "tuning draws", 1, "Use tune=1000.", severity="warn", at_least=True,
-    besides="Asked for only where another check of the chain fails: none does.",
+    besides="Matters only if another check of the chain fails; none does.",
 )  # fmt: skip
 # Acceptance rate of trajectories that step sizes are tuned to, as in Stan and PyMC.
 TARGET_ACCEPT = 0.8
@@ -64,8 +64,8 @@ DISTANCE = Rule(
     1.0,
     "Leave reference=None, or tune for longer.",
     severity="warn",
-    besides="A reference that was found may be farther than is usual (1) where the estimate passes "
-    "its checks, as it does.",
+    besides="A reference point that the step found may be farther away than usual (1) if the "
+    "estimate passes its checks, as here.",
 )
 # The share of draws that may exceed twice the variance bound. A choice: at a variance of twice the
 # bound estimates still move chains, and a larger share would weigh on their standard deviations.
@@ -103,7 +103,7 @@ NEGATIVE = Rule(
     "negative",
     "draws of negative sign",
     0.0,
-    "Use pms.summary, pms.expectation and pms.quantile, which know of them.",
+    "Use pms.summary, pms.expectation and pms.quantile, which account for them.",
     severity="warn",
 )
 SIGN = Rule(
@@ -352,8 +352,8 @@ def _confined_check(
     return CONFINED.check(
         share,
         f"The posterior has heavier tails than a normal distribution: {share:.0%} of the draws lie "
-        f"where that has {_RARE:.2%}, near the edge of the ellipsoid to which the block-Poisson "
-        'estimate confines the chain. Use estimator="perturbed", or reparameterise.',
+        f"where a normal distribution has {_RARE:.2%}, near the edge of the ellipsoid to which the "
+        'block-Poisson estimate confines the chain. Use estimator="perturbed", or reparameterise.',
     )
 
 

@@ -43,7 +43,7 @@ SHARE = Rule(
     0.5,
     "Use control_variate_order=2, smaller proposals, or another sampler (HMCECS, pm.NUTS).",
     severity="warn",
-    besides="Asked for only of tests that may stop early: this one was told to read all rows.",
+    besides="Matters only for tests that may stop early; this one was set to read all rows.",
 )
 BOUND = Rule(
     "bound",
@@ -123,8 +123,8 @@ def _rise_check(rise: float, remedies: list[str]) -> Finding:
     return RISE.check(
         rise,
         "The draws are not from the posterior: proposals from them multiply its density by "
-        f"e^{amount(rise)} on average, where that is 1 in a chain that has converged. Either it is "
-        "still on its way, or its acceptance test is wrong too often. "
+        f"e^{amount(rise)} on average, which is 1 in a chain that has converged. Either the chain "
+        "has not converged yet, or its acceptance test is wrong too often. "
         f"{sentence(['tune longer', *remedies])}",
     )
 
@@ -133,7 +133,7 @@ def _error_check(errors: "AcceptanceErrors", share: float, remedies: list[str]) 
     stretch, sure = errors.stretch()
     value = max(errors.worst / ERROR_BOUND, abs(sure) / STRETCH_BOUND)
     tails = (
-        "The rows' log-ratios are heavy-tailed, so that a batch says too little of all rows: "
+        "The rows' log-ratios are heavy-tailed, so that a batch says too little about all rows: "
         "neither a t-test nor a normal approximation is valid. Use ConfidenceMH. "
         if errors.largest > TAIL_BOUND * share
         else ""

@@ -37,7 +37,7 @@ def _connected(step: Any) -> None:
     if step.bound == "linear" and step.linear is None:
         raise ValueError(
             'bound="linear" needs a likelihood with one linear predictor per row and bounded '
-            "derivatives in it (logistic regression, for instance); this model has not. Use "
+            "derivatives in it (logistic regression, for instance); this model has none. Use "
             'bound="full", or give a function bound(point, new_point).'
         )
     # Bounds of the rows that are not read always, and which these are; those near a reference.
@@ -203,5 +203,5 @@ class ConfidenceMH(ChainStep, shares=set_up):
             raise ValueError(
                 'bound="local" needs control variates, a likelihood of at most four linear '
                 "predictors per row and derivatives that are bounded near the reference; this "
-                'model has not. Use bound="full", or give a function bound(point, new_point).'
+                'model has none. Use bound="full", or give a function bound(point, new_point).'
             )

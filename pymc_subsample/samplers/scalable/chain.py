@@ -76,8 +76,9 @@ def _expand(step: "ScalableMH", tall: TallModel) -> Expansion:
 def _refuse_no_predictors(expansion: Expansion) -> None:
     if not expansion.n_predictors:
         raise TallModelError(
-            f"ScalableMH needs rows of {', '.join(map(repr, expansion.likelihood))} that see the "
-            "parameters by at most ten linear predictors each; this model has not. Use HMCECS."
+            f"ScalableMH needs rows of {', '.join(map(repr, expansion.likelihood))} that each "
+            "depend on the parameters through at most ten linear predictors; they do not in this "
+            "model. Use HMCECS."
         )
 
 

@@ -20,7 +20,7 @@ from pymc_subsample.samplers.hmc_ecs.checks import (
 )
 
 DIVERGENCES, HIDDEN, ACCEPTANCE = dynamics_rules("ScalableMH")
-_OTHERS = "Sample this model with pm.sample(), or by HMCECS if its checks pass."
+_OTHERS = "Sample this model with pm.sample(), or with HMCECS if its checks pass."
 DECIDED = Rule(
     "rows_accepted", "proposals accepted by the rows", 0.3, _OTHERS, severity="warn", at_least=True
 )
@@ -120,7 +120,7 @@ def check_proposals(
         UNDERRATED.check(
             underrated,
             f"The surrogate has lighter tails than the posterior: {underrated:.1%} of the mass "
-            f"around the mode ({UNDERRATED.should('.0%')}) is where it is more than "
+            f"around the mode ({UNDERRATED.should('.0%')}) lies where the surrogate is more than "
             "twenty times too small. A chain rarely goes there, and tails may be missing. "
             f"{UNDERRATED.remedy}",
         ),
@@ -128,8 +128,8 @@ def check_proposals(
             share,
             f"A proposal reads {share:.0%} of the rows on average: the method saves nothing here. "
             "The bounds on the rows' remainders are wide, or the chain is far from the reference, "
-            "as after a start far away, or where other steps move other variables that these rows "
-            f"see. {READ.remedy}",
+            "for example after a start far away, or because other steps move variables that these "
+            f"rows depend on. {READ.remedy}",
         ),
     ]
     tuning = check_tuning(tune, all(x.passed for x in findings), began)

@@ -83,13 +83,13 @@ def _report(step: "ScalableMH") -> None:
     if rows < 1.0:
         read = f"fewer than one on average ({max(rows, 0.01):.1g})"
     _log.info(
-        f"ScalableMH: {sampled(step)}, of which a proposal reads {read}"
+        f"ScalableMH: {sampled(step)}; a proposal reads {read}"
         f"{f', {always:,} of them always' if always else ''}; the {each(step)} are predicted to "
         f"accept {step.predicted_acceptance:.0%} of the proposals ({step.acceptance}, "
         f"{bounds.kind} bounds)"
         f"{f'; the surrogate reads {exact:,} {each(step)}' if exact else ''}"
         + (
-            ". This is no small part of the data: pms.advise() compares other samplers"
+            ". This is a large part of the data: pms.advise() compares other samplers"
             if rows > NO_SMALL_SHARE * n
             else ""
         )
@@ -98,8 +98,7 @@ def _report(step: "ScalableMH") -> None:
         _log.warning(
             f"ScalableMH: rows are predicted to accept only {step.predicted_acceptance:.0%} of "
             f"the proposals, which move all {len(step.active):,} parameters at once: too many "
-            "for so few rows. Draws will be right, but few of them effective. HMCECS "
-            "does better here."
+            "for so few rows. The draws are exact, but few of them will be effective. Use HMCECS."
         )
 
 

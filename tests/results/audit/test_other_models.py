@@ -18,7 +18,7 @@ def test_what_noise_makes_of_weights_is_not_taken_for_another_model():
         return [ChainEnd("HMCECS", "HMCECS", {"temperature": temperature}, (), 100)]
 
     for ends in (at(1.0), []):
-        assert "estimates have one of 0.1" in of_other_estimates(stats(0.01), ends, noise)
+        assert "the run recorded 0.1 for" in of_other_estimates(stats(0.01), ends, noise)
         assert of_other_estimates(stats(1.0), ends, noise) == ""
         assert of_other_estimates(xr.Dataset(), ends, noise) == ""
         assert of_other_estimates(stats(1e-8), ends, noise / 100) == ""

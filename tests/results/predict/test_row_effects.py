@@ -147,5 +147,5 @@ def test_effects_that_cannot_be_drawn_are_refused(make, said):
 def test_what_the_prior_of_effects_reads_is_needed():
     model, idata = with_effects(lambda a, x: pm.Normal("u", 0, pm.HalfNormal("s"), shape=N) + x)
     pms.predict(idata, "y", model=model)
-    with pytest.raises(ValueError, match=r"lacks 's', of which the prior of 'u' is made"):
+    with pytest.raises(ValueError, match=r"lacks 's', which the prior of 'u' reads"):
         pms.predict(idata, "y", model=model, data={"x": np.ones(3)})

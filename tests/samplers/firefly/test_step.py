@@ -359,8 +359,8 @@ def test_a_bound_that_only_far_rows_break_is_noticed(model, monkeypatch):
         ("poisson_offset", "not bounded below"),
         ("normal", "unknown number.* scale"),
         ("student_t", "3 unknown number.* scale"),
-        ("two_layer_network", "otherwise than by few linear predictors"),
-        ("ordered_logistic", "not through sums of exponentials|unknown number"),
+        ("two_layer_network", "do not depend on the parameters through few linear"),
+        ("ordered_logistic", "only through sums of exponentials|unknown number"),
     ],
 )
 def test_models_without_a_bound_are_refused_by_name(name, why):

@@ -1121,7 +1121,7 @@ def test_a_reference_at_which_steps_are_too_long_is_told(caplog):
             model=model, reference={"b": away}, batch_size=800, control_variate_order=None,
             transitions_per_draw=20,
         )  # fmt: skip
-    assert "standard deviations per parameter from the mode" in caplog.text
+    assert "standard deviations per parameter (by the curvature there) from the mode" in caplog.text
     draws = sample(step, model, 1000, tune=300)
     # By conjugacy with little of a prior: the log of a gamma variable.
     sd = np.sqrt(polygamma(1, y[-40:].sum()))

@@ -678,7 +678,7 @@ def test_few_of_many_rows_decide(caplog):
         step = pms.ScalableMH()
     assert step.bounds.per_decision < 1
     assert step.predicted_acceptance > 0.95
-    assert ", of which a proposal reads fewer than one on average (0." in caplog.text
+    assert "; a proposal reads fewer than one on average (0." in caplog.text
     assert "the rows are predicted to accept 99% of the proposals" in caplog.text
     idata = sample(step, model, draws=500)
     stats = idata["sample_stats"]
@@ -754,7 +754,7 @@ def test_arguments_out_of_range(model, given, said):
 
 
 def test_models_without_linear_predictors_are_refused():
-    with pytest.raises(TallModelError, match="by at most ten linear predictors"):
+    with pytest.raises(TallModelError, match="through at most ten linear predictors"):
         pms.ScalableMH(model=MODELS["two_layer_network"](np.random.default_rng(1)))
 
 
