@@ -619,7 +619,7 @@ def test_a_model_of_fewer_levels_than_the_rows_have_is_told(table, tmp_path):
     with pm.Model() as model:
         group, y = pm.Data("group", rows["group"][:N]), pm.Data("y", rows["y"][:N])
         pm.Normal("obs", pm.Normal("effect", shape=5)[group], 1, observed=y)
-    with pytest.raises(TallModelError, match=r"coords\['group'\] has 6 levels.*write the model again"):
+    with pytest.raises(TallModelError, match=r"coords\['group'\] has 6 levels.*write the model"):
         TallModel(model, data=rows)
 
 

@@ -308,7 +308,10 @@ def test_lengths_that_do_not_fit_are_refused(rows):
 def test_a_model_that_uses_the_length_of_a_sample_is_refused(rows):
     views = selected(rows, "events", "censored")
     samples = [v.sample(200) for v in views]
-    for kind, said in (("prior", "its log prior differs"), ("rows", "the log-likelihood of 'events', ")):
+    for kind, said in (
+        ("prior", "its log prior differs"),
+        ("rows", "the log-likelihood of 'events'"),
+    ):
         with survival(*samples) as model:
             length = model["t_none"].shape[0]
             if kind == "prior":
