@@ -39,13 +39,13 @@ def sets():
     return model
 
 
-# Models, the largest share of units that may decide on a proposal, and how many times as large as
-# what some points show a bound may be: sites where nothing was seen are in one of two states, whose
-# enclosures have lost what the states have in common.
+# Models, the largest share of units that may decide on a proposal, that which may be read for every
+# one, and how many times as large as what some points show a bound may be: sites where nothing was
+# seen are in one of two states, whose enclosures have lost what the states have in common.
 MODELS = {
-    "classes": (classes, 0.25, 10),
-    "sets": (sets, 0.01, 10),
-    "occupancy": (lambda: LOCAL_VARIABLES["occupancy"][0](UNITS), 0.6, 20),
+    "classes": (classes, 0.25, 0.1, 10),
+    "sets": (sets, 0.01, 0.1, 10),
+    "occupancy": (lambda: LOCAL_VARIABLES["occupancy"][0](UNITS), 0.6, 0.3, 20),
 }
 
 
@@ -67,13 +67,13 @@ def largest_remainders(step, points=200):
 @pytest.mark.costly(cases=1)
 @pytest.mark.parametrize("name", MODELS)
 def test_bounds_of_units_hold_and_few_of_these_decide(name):
-    make, share, looser = MODELS[name]
+    make, share, always, looser = MODELS[name]
     step = pms.ScalableMH(model=make())
     assert step.n_rows == UNITS
     assert step.bounds.per_decision < share * UNITS
     bound, found = largest_remainders(step)
     drawn = np.isfinite(bound)
-    assert drawn.mean() > 1 - share  # all others are read for every proposal
+    assert drawn.mean() > 1 - always
     assert np.all(found[drawn] <= bound[drawn] * (1 + 1e-6) + 1e-9)
     # A part of them would not do.
     assert np.any(looser * found[drawn] > bound[drawn])
