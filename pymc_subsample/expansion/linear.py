@@ -42,11 +42,8 @@ from pymc_subsample.graph.scalar_loop_gradients import has_loops
 from pymc_subsample.kernels import linear as kernels
 from pymc_subsample.kernels.model import ANCHOR, GRADIENT, LEFT, RESIDUAL
 from pymc_subsample.model import TallModel
-from pymc_subsample.model.predictors import MAX_PREDICTORS, Predictor
+from pymc_subsample.model.predictors import MAX_COLUMNS, MAX_PREDICTORS, Predictor, are_few
 
-# Numbers that a row's code reads beside the predictors: a packed row has them all. Units of 1,186
-# rows have 3,558, in loops that take no longer to compile; 160 kB a row are what this allows.
-MAX_COLUMNS = 20_000
 # A curvature of which at most one element in so many can differ from zero is kept as a list.
 _FILLED = 8
 # Up to so many, derivatives in all combinations of them are bounded.
@@ -68,8 +65,7 @@ def is_small(model: TallModel, predictors: Sequence[Predictor]) -> bool:
     read = [(v.type.shape, model.batch.axes[v]) for v in model.batch.columns if v in above]
     lengths = [[s for i, s in enumerate(shape) if i != axis] for shape, axis in read]
     beside = sum(int(np.prod(x, dtype=int)) for x in lengths)
-    few = size <= MAX_PREDICTORS or size * (size + 1) // 2 <= beside
-    return few and beside <= MAX_COLUMNS
+    return are_few(size, beside) and beside <= MAX_COLUMNS
 
 
 def linear_expansion(

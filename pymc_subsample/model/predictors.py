@@ -27,6 +27,14 @@ from pymc_subsample.model.batch import BatchGraph
 
 # Beyond this many numbers per row, directional derivatives cost less than E x E Hessians.
 MAX_PREDICTORS = 10
+# Numbers that a row's code reads beside the predictors: a packed row has them all. Units of 1,186
+# rows have 3,558, in loops that take no longer to compile; 160 kB a row are what this allows.
+MAX_COLUMNS = 20_000
+
+
+def are_few(predictors: int, columns: int = MAX_COLUMNS) -> bool:
+    """Whether second derivatives in a row's predictors cost little beside the columns it reads."""
+    return predictors <= MAX_PREDICTORS or predictors * (predictors + 1) // 2 <= columns
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ def _independent(found: dict[Variable, Predictor], algebra: "Algebra") -> list[P
     for var in below:
         known = [v for v in found if not algebra.parameters_of(v, {var})]
         forms, axis = algebra.forms(var), algebra.axes[var]
-        if forms is None or not known:
+        if forms is None or not known or not are_few(forms.size):
             continue
         candidate = Predictor(var, axis, False, forms)
         cheaper = algebra.cost([candidate]) < algebra.cost([found[v] for v in known])
