@@ -14,10 +14,11 @@ from pymc_subsample.graph.numpy_functions import frozen, numpy_function
 from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.missed_mass import share_elsewhere
 from pymc_subsample.units.modes import Modes, find_modes
-from pymc_subsample.units.moving import moved, newton_step
+from pymc_subsample.units.moving import newton_step
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reference import start_of
 from pymc_subsample.units.unit_arrays import variable_of
+from pymc_subsample.units.unit_code import Densities, UnitCode, code_of, densities
 from pymc_subsample.units.unit_densities import UnitFunctions
 
 # Proposals are Student-t with so many degrees of freedom, whose tails are heavier than those of
@@ -42,8 +43,8 @@ _LARGEST = 700.0
 EXCESS = 0.01
 # Proposals at a time, twice as many at each turn, and until a unit is given up.
 _AT_A_TIME, _MOST = 8, 4_096
-# Levels at a time, so that arrays stay within a processor's cache.
-_TOGETHER = 2_000
+# Levels, or densities, at a time, so that arrays stay within a processor's cache.
+_TOGETHER = 10_000
 
 
 class Drawer:
@@ -57,8 +58,8 @@ class Drawer:
     too (Caffo, Booth and Davis, 2002). `missed` has the share of probability by which proposals
     went beyond, or that is far away: what draws may be off by.
 
-    `at` are functions of the same units and the theta at which modes were found, and `steps` those
-    of Newton's by which nodes of integrals move.
+    `at` are functions of the same units and the theta at which modes were found, `steps` those of
+    Newton's by which nodes of integrals move, and `code` that of the functions.
     """
 
     def __init__(
@@ -67,21 +68,21 @@ class Drawer:
         modes: Modes,
         at: tuple[UnitFunctions, np.ndarray],
         steps: int,
+        code: UnitCode | None,
     ) -> None:
-        self._functions, self._at_reference, self._steps = functions, modes, steps
+        self._at_reference, self._steps = modes, steps
+        self._densities = densities(functions, code)
         units, size = modes.m.shape
         points = nodes(size, _LOOKED.get(size, _IN_MORE))[0][:_MOST_NODES]
-        self._nodes, everyone = _WIDER * points, np.arange(units)
+        self._nodes = _WIDER * points
         own, theta = at
         # Beyond where the bound is looked for.
         reach = float(np.max(np.abs(self._nodes)))
         self._elsewhere = share_elsewhere(own, theta, modes, reach)
-        placed, height, _ = _placed(own, theta, modes)
-        found = np.stack(
-            [_log_ratios(own, theta, placed, nu[None, None], everyone)[0][0] for nu in self._nodes]
-        )
-        self._where = self._nodes[found.argmax(axis=0)]
-        self._above = found.max(axis=0) - height  # The mode.
+        there = (self._densities if own is functions else Densities(own)).at(theta)
+        placed, height, _ = _placed(there, modes)
+        largest, which = self._largest(there, placed, np.arange(units))
+        self._where, self._above = self._nodes[which], largest - height
         self._beyond, self._within = np.zeros(units), np.zeros(units)
         self._lost = np.zeros(units, dtype=bool)  # Units of which a draw was not accepted.
         self._states = None if functions.graphs.states is None else StateDrawer(functions)
@@ -96,13 +97,16 @@ class Drawer:
         """Return a draw for each unit, shape (units, size); NaN where none was accepted."""
         units, size = self._at_reference.m.shape
         result, left = np.full((units, size), np.nan), np.arange(units)
-        modes = moved(self._functions, theta, self._at_reference, self._steps)
-        modes, *known = _placed(self._functions, theta, modes)
-        bound = self._bound(theta, modes, *known)
+        at, modes = self._densities.at(theta), self._at_reference
+        for _ in range(self._steps):
+            m, S, _ = newton_step(modes, *at.derivatives(modes.m)[1:])
+            modes = replace(modes, m=m, S=S)
+        modes, *known = _placed(at, modes)
+        bound = self._bound(at, modes, *known)
         times, tried = 1, 0
         while len(left) and tried < _MOST:
             nu = _student(rng, (times, len(left), size))
-            ratios, u = _log_ratios(self._functions, theta, modes, nu, left)
+            ratios, u = _log_ratios(at, modes, nu, left)
             over = ratios - bound[left]
             self._beyond[left] += np.expm1(np.clip(over, 0.0, _LARGEST)).sum(axis=0)
             self._within[left] += np.exp(np.minimum(over, 0.0)).sum(axis=0)
@@ -115,27 +119,36 @@ class Drawer:
         return result if self._states is None else self._states.draw(theta, rng, result)
 
     def _bound(
-        self, theta: np.ndarray, modes: Modes, height: np.ndarray, short: np.ndarray
+        self, at: Densities, modes: Modes, height: np.ndarray, short: np.ndarray
     ) -> np.ndarray:
         """Return the largest log ratio of each unit."""
-        everyone = np.arange(len(modes.m))
-        [bound], _ = _log_ratios(self._functions, theta, modes, self._where[None], everyone)
+        [bound], _ = _log_ratios(at, modes, self._where[None], np.arange(len(modes.m)))
         alike = short & (np.abs(bound - height - self._above) < _ALIKE)
         others = np.flatnonzero(~alike)
         if len(others):
-            nu = self._nodes[:, None]
-            ratios, _ = _log_ratios(self._functions, theta, modes, nu, others)
-            bound[others] = ratios.max(axis=0)
+            bound[others], _ = self._largest(at, modes, others)
         return bound + _BETWEEN
+
+    def _largest(
+        self, at: Densities, modes: Modes, units: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the largest log ratio of units at all nodes, and the number of its node."""
+        largest, which = np.full(len(units), -np.inf), np.zeros(len(units), dtype=int)
+        together = max(1, _TOGETHER // len(units))
+        for start in range(0, len(self._nodes), together):
+            nu = self._nodes[start : start + together, None]
+            ratios, _ = _log_ratios(at, modes, nu, units)
+            found, place = ratios.max(axis=0), ratios.argmax(axis=0)
+            which = np.where(found > largest, start + place, which)
+            largest = np.maximum(largest, found)
+        return largest, which
 
 
 # Far from modes densities may overflow: such steps are not taken.
 @np.errstate(all="ignore")
-def _placed(
-    functions: UnitFunctions, theta: np.ndarray, modes: Modes
-) -> tuple[Modes, np.ndarray, np.ndarray]:
+def _placed(at: Densities, modes: Modes) -> tuple[Modes, np.ndarray, np.ndarray]:
     """Return modes after a step of Newton's, their log densities, and whether it was short."""
-    value, slope, curvature = functions.derivatives(theta, modes.m)
+    value, slope, curvature = at.derivatives(modes.m)
     m, S, shrunk = newton_step(modes, slope, curvature)
     gain = 0.5 * (slope * (m - modes.m)).sum(axis=1)
     short, taken = (
@@ -147,14 +160,13 @@ def _placed(
 
 
 def _log_ratios(
-    functions: UnitFunctions, theta: np.ndarray, modes: Modes, nu: np.ndarray, units: np.ndarray
+    at: Densities, modes: Modes, nu: np.ndarray, units: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return log densities over those of proposals, (proposals, units), and the proposals."""
     m, S = modes.m[units], modes.S[units]
     u = m + np.einsum("gij,kgj->kgi", S, np.broadcast_to(nu, (len(nu), *m.shape)))
-    everyone = len(nu) == 1 and len(units) == len(modes.m)
-    some = functions if everyone else functions.among(np.tile(units, len(nu)))
-    found = some.log_density(theta, u.reshape(-1, u.shape[-1])).reshape(u.shape[:2])
+    found = at.log_density(np.tile(units, len(nu)), u.reshape(-1, u.shape[-1]))
+    found = found.reshape(u.shape[:2])
     found = np.where(np.isnan(found), -np.inf, found)
     return found - _log_student(nu), u
 
@@ -191,13 +203,16 @@ class StateDrawer:
 
 
 def drawer_of(
-    functions: UnitFunctions, at: tuple[UnitFunctions, np.ndarray], steps: int
+    functions: UnitFunctions,
+    at: tuple[UnitFunctions, np.ndarray],
+    steps: int,
+    code: UnitCode | None,
 ) -> Drawer | StateDrawer:
     """Return what draws variables of units; arguments are those of `Drawer`."""
     if functions.graphs.exact:
         return StateDrawer(functions)
     own, theta = at
-    return Drawer(functions, find_modes(own, theta, start_of(own)), at, steps)
+    return Drawer(functions, find_modes(own, theta, start_of(own)), at, steps, code)
 
 
 class LocalDraws:
@@ -218,11 +233,9 @@ class LocalDraws:
         ]
         self._values = numpy_function(inputs, frozen(outputs, reading.arrays))
         self._names = [reading.model.rvs_to_values[reading.model[n]].name for n in names]
-        self._parts = [self._drawer(levels) for levels in _parts(graphs.grouping.levels)]
-
-    def _drawer(self, levels: np.ndarray) -> Drawer | StateDrawer:
-        functions, theta = self._marginal.functions.of(levels), self._marginal.reference
-        return drawer_of(functions, (functions, theta), self._marginal.integral.steps)
+        theta, steps, code = marginal.reference, marginal.integral.steps, code_of(functions)
+        pieces = [functions.of(levels) for levels in _parts(graphs.grouping.levels)]
+        self._parts = [drawer_of(some, (some, theta), steps, code) for some in pieces]
 
     @property
     def missed(self) -> tuple[float, int]:
