@@ -5,7 +5,7 @@ our own loop: no temporaries, and everything that depends on shared parameters a
 once per batch.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,13 +60,21 @@ def fuse(
     `NoForm` where some Op has no form for one row, or there are more than `MOST_OPERATIONS`.
     """
     scalars = {v: ps.float64(v.name) for v in fgraph.inputs}
-    apply = CheaperOps({scalars[v] for v in varying})
     known = {v: array_of([s], (1,)) for v, s in scalars.items()}
-    arrays = _Row(known, apply).evaluate(fgraph.outputs)
+    return fused(fgraph.outputs, known, [scalars[v] for v in varying], [scalars[v] for v in shared])
+
+
+def fused(
+    outputs: Sequence[Variable],
+    known: Mapping[Variable, np.ndarray],
+    varying: Sequence[Variable],
+    shared: Sequence[Variable],
+) -> ScalarFunction:
+    """Do what `fuse` does, of graphs over arrays that are `known` as scalars of one row."""
+    arrays = _Row(known, CheaperOps(varying)).evaluate(outputs)
     if any(a.size != 1 for a in arrays):
         raise NoForm
-    results = [ps.cast(a.item(), "float64") for a in arrays]
-    return split(results, [scalars[v] for v in varying], [scalars[v] for v in shared])
+    return split([ps.cast(a.item(), "float64") for a in arrays], varying, shared)
 
 
 def row_graph(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> FunctionGraph:

@@ -19,6 +19,7 @@ from pymc_subsample.units.marginal import integrals_of
 from pymc_subsample.units.quantities import Quantity, quantities_of
 from pymc_subsample.units.run_marginal import integrated_in, marginal_of_run, shared_draws
 from pymc_subsample.units.states import is_discrete, values_of
+from pymc_subsample.units.unit_code import UnitCode, code_of
 from pymc_subsample.units.unit_densities import UnitFunctions
 from pymc_subsample.units.unread import unread
 from pymc_subsample.validation import name_list, probabilities, shown, warn
@@ -139,7 +140,7 @@ def effects(
     entries = [_entries(graphs, q, levels) for q in quantities]
     functions = UnitFunctions(graphs, as_recorded=True)
     _warn_of_integrals(marginal, functions, theta, random)
-    sampled, draws = levels is not None, len(theta)
+    sampled, draws, code = levels is not None, len(theta), code_of(functions)
     pieces: dict[str, list[np.ndarray]] = {name: [] for name in names}
     states = {
         name: values_of(graphs.reading, name)
@@ -156,7 +157,7 @@ def effects(
         step = n if sampled else max(1, min(_LEVELS, _NUMBERS // (draws * size)))
         for start in range(0, n, max(step, 1)):
             some = [entries[k][0][start : start + step] for k in together]
-            drawn = _drawn(marginal, functions, own, theta, some, random)
+            drawn = _drawn(marginal, functions, code, own, theta, some, random)
             for q, values in zip(own, drawn, strict=True):
                 name = q.name
                 pieces[name].append(values if sampled else _summary(values, probs))
@@ -183,7 +184,7 @@ def drawn_levels(
     quantities, theta = [found[name] for name in names], shared_draws(graphs, posterior)
     entries = [_entries(graphs, q, None) for q in quantities]
     some = [chosen for chosen, _ in entries]
-    drawn = _drawn(marginal, functions, quantities, theta, some, rng)
+    drawn = _drawn(marginal, functions, code_of(functions), quantities, theta, some, rng)
     pieces = {name: [values] for name, values in zip(names, drawn, strict=True)}
     labels = {name: own for name, (_, own) in zip(names, entries, strict=True)}
     return _dataset(graphs, posterior, quantities, pieces, labels, None)
@@ -250,6 +251,7 @@ def chosen_of(dim: str, labels: list, numbered: bool, levels: Any) -> tuple[np.n
 def _drawn(
     marginal: Marginal,
     functions: UnitFunctions,
+    code: UnitCode | None,
     quantities: Sequence[Quantity],
     theta: np.ndarray,
     entries: Sequence[np.ndarray],
@@ -267,7 +269,7 @@ def _drawn(
     at = own, marginal.reference
     u = np.zeros((len(theta), 1, graphs.size))
     if len(unique):
-        drawer = drawer_of(functions.of(unique), at, marginal.integral.steps)
+        drawer = drawer_of(functions.of(unique), at, marginal.integral.steps, code)
         u = np.array([drawer.draw(x, rng) for x in theta])
         missed = drawer.missed
         lost = np.flatnonzero(~(missed < EXCESS))

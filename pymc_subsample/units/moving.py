@@ -20,19 +20,26 @@ from pymc_subsample.units.unit_densities import UnitFunctions
 @np.errstate(all="ignore")
 def moved(functions: UnitFunctions, theta: np.ndarray, modes: Modes, steps: int) -> Modes:
     """Return where nodes of units are at theta, from their modes at the reference."""
-    size, S = functions.graphs.size, modes.S
     for _ in range(steps):
         _, slope, curvature = functions.derivatives(theta, modes.m)
-        m, spread, _ = newton(
-            np,
-            list(modes.m.T),
-            [[S[:, i, j] for j in range(size)] for i in range(size)],
-            list(slope.T),
-            [[curvature[:, i, j] for j in range(size)] for i in range(size)],
-        )
-        moved_S = np.moveaxis(np.array(spread), 2, 0)
-        modes = replace(modes, m=np.stack(m, axis=1), S=moved_S)
+        m, S, _ = newton_step(modes, slope, curvature)
+        modes = replace(modes, m=m, S=S)
     return modes
+
+
+def newton_step(
+    modes: Modes, slope: np.ndarray, curvature: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Take a step of `newton` of all units at once, from derivatives at their modes."""
+    size, S = modes.m.shape[1], modes.S
+    m, spread, shrunk = newton(
+        np,
+        list(modes.m.T),
+        [[S[:, i, j] for j in range(size)] for i in range(size)],
+        list(slope.T),
+        [[curvature[:, i, j] for j in range(size)] for i in range(size)],
+    )
+    return np.stack(m, axis=1), np.moveaxis(np.array(spread), 2, 0), shrunk
 
 
 def newton(

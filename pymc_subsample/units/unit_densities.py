@@ -45,7 +45,7 @@ class UnitFunctions:
         self.values = {name: values[name] for name in graphs.shared}
         self.start = reading.model.initial_point()
         self.parts = [graphs.prior, *(rows if apart else rows.merged for rows in graphs.rows)]
-        self._compiled = [_PartFunctions(part, graphs, self.values) for part in self.parts]
+        self.part_functions = [PartFunctions(part, graphs, self.values) for part in self.parts]
         ends = np.cumsum([int(np.prod(v.type.shape, dtype=int)) for v in self.values.values()])
         self._slices = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
         self.size = int(ends[-1]) if len(ends) else 0
@@ -200,7 +200,7 @@ class UnitFunctions:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the joint log density of each unit, and what each row of a part adds to it."""
         values, total, rows = self.split(theta), np.zeros(len(self.levels)), np.zeros(0)
-        for k, (compiled, data) in enumerate(zip(self._compiled, self.data, strict=True)):
+        for k, (compiled, data) in enumerate(zip(self.part_functions, self.data, strict=True)):
             [found] = compiled.log_density(*values, *data.columns, *self._local(compiled, data, u))
             total = total + sums(found, data, len(self.levels))
             if k == part:
@@ -237,7 +237,7 @@ class UnitFunctions:
             np.zeros((units, size)),
             np.zeros((units, size, size)),
         )
-        for compiled, data in zip(self._compiled, self.data, strict=True):
+        for compiled, data in zip(self.part_functions, self.data, strict=True):
             found = compiled.derivatives(*values, *data.columns, *self._local(compiled, data, u))
             value += sums(found[0], data, units)
             if not compiled.elements:
@@ -261,7 +261,7 @@ class UnitFunctions:
 
     def _joint_slope(self, theta: np.ndarray, u: np.ndarray, weights: np.ndarray) -> np.ndarray:
         values, total = self.split(theta), np.zeros(self.size)
-        for compiled, data in zip(self._compiled, self.data, strict=True):
+        for compiled, data in zip(self.part_functions, self.data, strict=True):
             each = weights[data.unit] * data.times
             local = self._local(compiled, data, u)
             found = compiled.slope(each, *values, *data.columns, *local)
@@ -280,13 +280,13 @@ class UnitFunctions:
         return np.concatenate(chosen), np.concatenate(each)
 
     @cached_property
-    def _without_level(self) -> list[tuple[str, RowGraph, "_PartFunctions"]]:
+    def _without_level(self) -> list[tuple[str, RowGraph, "PartFunctions"]]:
         return [
-            (name, rows, _PartFunctions(rows, self.graphs, self.values))
+            (name, rows, PartFunctions(rows, self.graphs, self.values))
             for name, rows in self.graphs.others
         ]
 
-    def _local(self, compiled: "_PartFunctions", data: Part, u: np.ndarray) -> list[np.ndarray]:
+    def _local(self, compiled: "PartFunctions", data: Part, u: np.ndarray) -> list[np.ndarray]:
         return [by_level(self.graphs, name, u[data.unit]) for name in compiled.local]
 
     def _rest_functions(self) -> NumpyFunction:
@@ -311,7 +311,7 @@ class UnitFunctions:
         return found
 
 
-class _PartFunctions:
+class PartFunctions:
     """Functions of the rows of one graph."""
 
     def __init__(self, part: RowGraph, graphs: UnitGraphs, values: dict[str, Variable]) -> None:
@@ -328,19 +328,22 @@ class _PartFunctions:
         # Where the prior has no shared variables, its gradient is zero.
         slopes = _gradients((weights * output).sum(), shared)
         self.slope = numpy_function([weights, *inputs], slopes)
-        self._inputs, self._graphs = inputs, graphs
-        self._part = replace(part, output=output)
+        self.inputs, self._graphs = inputs, graphs
+        self.output, self._part = output, replace(part, output=output)
+
+    def row_derivatives(self) -> tuple[list[Variable], list[list[Variable]]]:
+        """Return graphs of derivatives in the elements of the row's local variables."""
+        return row_derivatives(self._graphs, self._part)[1:]
 
     @cached_property
     def derivatives(self) -> NumpyFunction:
         """Log densities, and derivatives in the row's local variables: (n, a) and (n, a, a)."""
-        output = self._part.output
         if not self.elements:
-            return numpy_function(self._inputs, [output])
-        _, slopes, curvatures = row_derivatives(self._graphs, self._part)
+            return numpy_function(self.inputs, [self.output])
+        slopes, curvatures = self.row_derivatives()
         each = [pt.stack(row, axis=1) for row in curvatures]
         return numpy_function(
-            self._inputs, [output, pt.stack(slopes, axis=1), pt.stack(each, axis=1)]
+            self.inputs, [self.output, pt.stack(slopes, axis=1), pt.stack(each, axis=1)]
         )
 
 
