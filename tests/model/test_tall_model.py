@@ -351,7 +351,7 @@ def test_covariances_that_are_nearly_singular_are_read_by_their_factor(log_sd):
 
 @pytest.mark.parametrize("constant", [True, False])
 def test_a_factor_beyond_its_triangle_is_read_as_pymc_does(constant):
-    """A given factor's lower triangle; of constants, the factor of the covariance that they make."""
+    """Its lower triangle; of constants, the factor of the covariance that they make."""
     rng = np.random.default_rng(1)
     y, upper = rng.normal(size=(N, 2)), np.array([[1.0, 0.5], [0.0, 0.8]])
     with pm.Model() as model:
