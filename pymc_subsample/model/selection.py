@@ -97,7 +97,7 @@ def _selection(
 
 def pairs(
     node: Apply,
-    inputs: list[Variable],
+    inputs: Sequence[Variable],
     arrays: Mapping[Variable, np.ndarray],
     values: set[Variable],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
