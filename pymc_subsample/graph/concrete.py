@@ -26,7 +26,9 @@ from pytensor.graph.utils import MethodNotDefined
 from pytensor.raise_op import Assert
 from pytensor.tensor import special
 from pytensor.tensor.basic import Alloc
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.linalg import Cholesky
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import Subtensor, unflatten_index_variables
 from pytensor.tensor.type import TensorType
@@ -34,6 +36,7 @@ from pytensor.xtensor.basic import TensorFromXTensor, XTensorFromTensor
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.graph.named_dims import without_names
+from pymc_subsample.graph.nodes import given_factor
 
 # Shape vectors and index tuples must stay constants for static shapes to be inferred; what is
 # computed of such constants is one too, up to so many elements. Choices: arrays have few axes.
@@ -138,7 +141,7 @@ def concretize(
     stored: Mapping[Variable, Any] = MappingProxyType({}),
 ) -> ConcreteGraph:
     """Replace array roots, some by columns on disk, and value variables by static placeholders."""
-    outputs = without_names(outputs, value_vars)
+    outputs = rebuild(without_names(outputs, value_vars), {}, _not_factorised_again)
     arrays: dict[Variable, Any] = {}
     roots: dict[Variable, Variable] = {}
     memo: dict[Variable, Variable] = {}
@@ -161,6 +164,20 @@ def concretize(
 
     values = [memo[v] for v in value_vars]
     return ConcreteGraph(rebuild(outputs, memo, fold), arrays, values, roots)
+
+
+def _not_factorised_again(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Read the factor of a covariance that was given by its factor, as PyTensor does.
+
+    Before the graph is rebuilt, which loses what PyMC says of it. PyTensor evaluates covariances of
+    constants first, so that those have the factor that they have.
+    """
+    op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+    factor = given_factor(node.inputs[0]) if isinstance(op, Cholesky) and op.lower else None
+    if factor is None or all(isinstance(v, Constant) for v in ancestors([factor]) if not v.owner):
+        return None
+    [out] = node.outputs
+    return [pt.atleast_Nd(factor, n=out.type.ndim).astype(out.type.dtype)]
 
 
 def stays_constant(data: np.ndarray) -> bool:

@@ -50,11 +50,22 @@ def is_product(node: Apply | None) -> bool:
     return isinstance(core, Dot | BatchedDot)
 
 
+def given_factor(cov: Variable) -> Variable | None:
+    """Return the lower factor from which PyMC made a covariance; None if it was given another."""
+    node = _without_stack(cov).owner
+    if not is_product(node) or not getattr(node.inputs[0].tag, "lower_triangular", False):
+        return None
+    factor, other = node.inputs
+    return factor if equal_computations([other], [factor.mT]) else None
+
+
 def lower_factor(cov: Variable) -> Variable:
     """Return the lower factor of a covariance, as PyMC was given it if it was."""
-    while cov.owner is not None and isinstance(cov.owner.op, DimShuffle) and cov.type.ndim > 2:
+    factor = given_factor(cov)
+    return pt.linalg.cholesky(_without_stack(cov)) if factor is None else factor
+
+
+def _without_stack(cov: Variable) -> Variable:
+    while isinstance(cov.owner_op, DimShuffle) and cov.owner.op.is_left_expand_dims:
         [cov] = cov.owner.inputs
-    node = cov.owner
-    if is_product(node) and equal_computations([node.inputs[1]], [node.inputs[0].mT]):
-        return node.inputs[0]
-    return pt.linalg.cholesky(cov)
+    return cov

@@ -47,11 +47,11 @@ def select_in_data(
             dependent = depends_on([inputs[0]], values)
             with suppress(CoupledRows, TallModelError):
                 return [_of_selected_rows(inputs[0], *where, dependent, arrays, selected)]
-        pairs = _pairs(node, inputs, arrays, set(values)) if indexes and where is None else None
-        if pairs is not None:
+        picked = pairs(node, inputs, arrays, set(values)) if indexes and where is None else None
+        if picked is not None:
             dependent = depends_on([inputs[0]], values)
             with suppress(CoupledRows, TallModelError):
-                rows, *index = pairs
+                rows, *index = picked
                 some = _of_selected_rows(inputs[0], 0, rows, dependent, arrays, selected)
                 return [some[tuple(data_input(i, arrays) for i in index)]]
         return fold(node, inputs)
@@ -95,9 +95,9 @@ def _selection(
     return (axis, rows) if len(np.unique(rows % length)) == len(rows) else None
 
 
-def _pairs(
+def pairs(
     node: Apply,
-    inputs: list[Variable],
+    inputs: Sequence[Variable],
     arrays: Mapping[Variable, np.ndarray],
     values: set[Variable],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

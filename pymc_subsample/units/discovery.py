@@ -37,6 +37,15 @@ from pymc_subsample.units.standardised import standardised
 from pymc_subsample.units.states import Endless, is_discrete, values_of
 from pymc_subsample.units.stored_rows import reads_disk, stored_index
 
+_DIFFERENCES = (
+    " (take differences between rows, as for AR errors, within a level: e[k] - rho * e[k - 1], "
+    "where k holds the rows that follow one of the same level)"
+)
+
+
+class SeveralLevels(NotLocal):
+    """Rows read a variable by an index of several elements."""
+
 
 def find_groupings(
     reading: Reading, wanted: Collection[str] = ()
@@ -216,10 +225,21 @@ def level_axis(trace: RowTrace, node: Apply) -> tuple[int, Variable]:
     others = [e for i, e in arrays if i != axis]
     several = entry.type.ndim == 2 and entry.name == PLACES and node.inputs[0].type.ndim == 1
     if not (entry.type.ndim == 1 or several) or not trace.stop(entry):
-        raise NotLocal("is read at several levels by a row")
+        raise SeveralLevels("is read at several levels by a row")
     if any(not isinstance(e, Constant) or e.type.ndim for e in others):
         raise NotLocal("is indexed by several arrays at once")
     return axis, entry
+
+
+def _several(reading: Reading, value: Variable, instead: str = "") -> NotLocal:
+    """Return why a variable of which rows read several elements is not local; what to write."""
+    if any(reading.values[name] is value for name in reading.among_others):
+        instead = (
+            " (give each column a distribution of its own, and read all that a row needs of it by "
+            "one index, x[rows] where `rows` has the shape (rows, elements of a row), before "
+            "columns are put together: b[0] * x[rows] + b[1] * w[rows])"
+        )
+    return NotLocal(f"is read at several levels by a row{instead}")
 
 
 def _read_by(
@@ -238,7 +258,10 @@ def _read_by(
     found: tuple[np.ndarray, int, int] | None = None
     runs: Runs | None = None
     for node, table in tables.items():
-        level, entry = level_axis(trace, node)
+        try:
+            level, entry = level_axis(trace, node)
+        except SeveralLevels:
+            raise _several(reading, value) from None
         levels, own = table.type.shape[level], reading.trace()
         try:
             own.follow(table, level)
@@ -264,11 +287,7 @@ def _read_by(
                 found = use
                 continue
         if found is not None:
-            raise NotLocal(
-                "is read at several levels by a row (take differences between rows, as for AR "
-                "errors, within a level: e[k] - rho * e[k - 1], where k holds the rows that follow "
-                "one of the same level)"
-            )
+            raise _several(reading, value, _DIFFERENCES)
         found = use
     if found is None:
         raise NotLocal("is not read by the level of a row")

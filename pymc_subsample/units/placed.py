@@ -27,7 +27,7 @@ from pymc_subsample.graph.concrete import depends_on, fold, on_disk, rebuild
 from pymc_subsample.graph.nodes import index_entries
 from pymc_subsample.graph.numpy_functions import evaluate
 from pymc_subsample.model.errors import CoupledRows, TallModelError
-from pymc_subsample.model.selection import data_input
+from pymc_subsample.model.selection import data_input, pairs
 from pymc_subsample.units.places import PLACES, at_rows, by_element, placed
 
 
@@ -115,6 +115,11 @@ def _picked(
     None if an index does neither.
     """
     x, (entry, *others) = inputs[0], index_entries(node, inputs)
+    if (both := pairs(node, inputs, arrays, set(values))) and by_element(x, arrays, values):
+        chosen, *index = both
+        with suppress(CoupledRows, TallModelError):
+            found = at_rows(x, chosen, arrays, values)
+            return found[tuple(data_input(i, arrays) for i in index)]
     ndim = getattr(entry, "ndim", 0)
     if any(_is_number(e) for e in others) and ndim == 1:
         rows_of_all = x[entry]  # x[g, 0] is x[g][:, 0]

@@ -53,12 +53,15 @@ def at_rows(
 ) -> Variable:
     """Compute a graph at some of its rows, any of them several times, of columns at these rows.
 
-    Where a row is -1, it reads nothing by an index, and else is any other one. Raises `CoupledRows`
-    or `TallModelError` where rows depend on each other.
+    Where a row is -1, it reads nothing by an index, and else is any other one. Of several rows side
+    by side, `rows` of shape (n, k), what is computed of vectors alone is known. Raises
+    `CoupledRows` or `TallModelError` where that is not so, or rows depend on each other.
     """
     dependent = depends_on([x], values)
     trace = RowTrace(lambda v: v not in dependent, row_number(arrays))
     trace.follow(x, 0)
+    if rows.ndim > 1 and any(v.type.ndim > 1 for v in trace.axes):
+        raise CoupledRows(x.owner)
     lengths: dict[Variable, set[int]] = {}
     for entry, length in _indices(x, dependent):
         lengths.setdefault(entry, set()).add(length)

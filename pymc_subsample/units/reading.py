@@ -83,11 +83,11 @@ class Reading:
         """
         graphs, values = self.graphs if graphs is None else list(graphs), [*self.values.values()]
         dependent = depends_on(graphs, [*values, *(local or ())])
-        own = dependent if local is None else depends_on(graphs, list(local))
+        others = set() if local is None else dependent - depends_on(graphs, list(local))
         return RowTrace(
             lambda v: v not in dependent,
             row_number(self.arrays),
-            lambda v: v in dependent - own and bool(by_element(v, self.arrays, values)),
+            lambda v: v in others and bool(by_element(v, self.arrays, values)),
         )
 
 

@@ -23,6 +23,9 @@ from pymc_subsample.units.unit_densities import UnitFunctions
 _TOLERANCE = 1e-8
 # Points: near the start, where conditions of the model hold.
 _SPREADS = (0.1, 0.01, 1e-3, 1e-4)
+# What is misread differs by the distance, or the square of it, from one point to the next; what is
+# clipped or rounded at one is not at the next. Between them, and what doubles of sums tell apart.
+_SUDDEN, _DIGITS = 1e-3, 1e-13
 
 
 def check_joint(functions: UnitFunctions, rng: np.random.Generator) -> None:
@@ -36,6 +39,7 @@ def check_joint(functions: UnitFunctions, rng: np.random.Generator) -> None:
     graphs = functions.graphs
     every = functions.of(np.arange(graphs.grouping.levels))
     u = rng.standard_normal((graphs.grouping.levels, graphs.size))
+    before = np.inf
     for spread in _SPREADS:
         try:
             away, at = spread * theta, spread * u
@@ -47,11 +51,14 @@ def check_joint(functions: UnitFunctions, rng: np.random.Generator) -> None:
             TallModel(model)  # names the rows, and columns that are not finite
             raise
         found, size = float(np.sum(parts)), float(np.sum(np.abs(parts)))
-        if abs(found - written) <= _TOLERANCE * size < np.inf:
+        off = abs(found - written)
+        misread = off > max(_SUDDEN * before, _DIGITS * size)
+        if off <= _TOLERANCE * size < np.inf and not misread:
             return
+        before = off if np.isfinite(off) else np.inf
     if not np.isfinite([found, written]).all():
         TallModel(model)
-    _compare(found, written, size, names)
+    raise _misread(found, written, names)
 
 
 def _evaluated(every: UnitFunctions, away: np.ndarray, u: np.ndarray) -> tuple[list[float], float]:
@@ -141,8 +148,12 @@ def check_table(marginal: Marginal, log_likelihood: Variable) -> None:
 
 def _compare(found: float, expected: float, size: float, names: list[str]) -> None:
     if not abs(found - expected) <= _TOLERANCE * size:
-        raise TallModelError(
-            f"The log density by units of {' and '.join(map(repr, names))} is {found}, where the "
-            f"model has {expected}: it was not read as it is. Please report this model, and "
-            "sample it with pm.NUTS."
-        )
+        raise _misread(found, expected, names)
+
+
+def _misread(found: float, expected: float, names: Sequence[str]) -> TallModelError:
+    return TallModelError(
+        f"The log density by units of {' and '.join(map(repr, names))} is {found}, where the "
+        f"model has {expected}: it was not read as it is. Please report this model, and "
+        "sample it with pm.NUTS."
+    )

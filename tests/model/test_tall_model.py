@@ -332,3 +332,34 @@ def test_a_parameter_chooses_from_numbers():
         theta = tall.ravel({"z": np.array(k), "a": np.array(0.3)})
         found = tall.row_loglik(theta, slice(None))
         np.testing.assert_allclose(found, norm.logpdf(x, 0.3 * x + levels[k]), rtol=1e-12)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("log_sd", [-3.0, -19.0, -25.0])
+def test_covariances_that_are_nearly_singular_are_read_by_their_factor(log_sd):
+    """Factorised anew, a product loses half the digits of its factor, and then fails."""
+    y = np.random.default_rng(1).normal(size=(N, 2))
+    with pm.Model() as model:
+        chol, *_ = pm.LKJCholeskyCov("L", n=2, eta=2, sd_dist=pm.HalfNormal.dist(1, shape=2))
+        pm.MvNormal("y", np.zeros(2), chol=chol, observed=y)
+    at = np.array([0.0, 1.0, log_sd])
+    found = TallModel(model).row_loglik(at, np.arange(N))
+    z = y[:, 1] - y[:, 0]
+    expected = norm.logpdf(y[:, 0]) + norm.logpdf(z / np.exp(log_sd)) - log_sd
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_factor_beyond_its_triangle_is_read_as_pymc_does(constant):
+    """Its lower triangle; of constants, the factor of the covariance that they make."""
+    rng = np.random.default_rng(1)
+    y, upper = rng.normal(size=(N, 2)), np.array([[1.0, 0.5], [0.0, 0.8]])
+    with pm.Model() as model:
+        mean, s = pm.Normal("mean"), pm.HalfNormal("s")
+        pm.MvNormal("y", mean * np.ones(2), chol=upper if constant else s * upper, observed=y)
+        pm.Normal("z", 0, s, observed=y[:, 0])
+    tall = TallModel(model, likelihood="y")
+    [rows] = model.compile_fn(model.logp(vars=[model["y"]], sum=False), inputs=model.value_vars,
+                              on_unused_input="ignore")({"mean": 0.2, "s_log__": -0.3})  # fmt: skip
+    at = np.concatenate([np.ravel({"mean": 0.2, "s_log__": -0.3}[v.name]) for v in tall.value_vars])
+    np.testing.assert_allclose(tall.row_loglik(at, np.arange(N)), rows, rtol=1e-12)

@@ -96,6 +96,23 @@ def test_correlated_slopes_have_their_closed_form():
         assert found(point) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.costly
+def test_a_covariance_may_be_a_product_of_any_matrix():
+    """Which is no lower factor of it."""
+    rng = np.random.default_rng(5)
+    index, slope, outcome = np.arange(40) % 20, rng.normal(size=40), rng.normal(size=40)
+    some = np.array([[0.5, 1.2], [1.0, -0.3]])
+
+    def found(matrix):
+        with pm.Model() as model:
+            own = pm.HalfNormal("tau") * matrix
+            u = pm.MvNormal("u", np.zeros(2), cov=own @ own.T, shape=(20, 2))
+            pm.Normal("y", u[index, 0] + u[index, 1] * slope, 1, observed=outcome)
+        return float(log_density(pms.marginalize(model, "u", n_nodes=9))({"tau_log__": 0.2}))
+
+    assert found(some) == pytest.approx(found(np.linalg.cholesky(some @ some.T)), abs=1e-5)
+
+
 @cache
 def six_units():
     rng = np.random.default_rng(4)

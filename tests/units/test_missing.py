@@ -549,6 +549,36 @@ def test_a_matrix_with_holes_may_have_persons_in_its_columns():
     assert found[0] == pytest.approx(found[1], abs=1e-6)
 
 
+@pytest.mark.costly(cases=1)
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_mean_of_a_matrix_with_holes_may_differ_from_person_to_person(turned):
+    """Of an effect that has few levels here, and stays a parameter."""
+    rng, _, x, w, y = data(60)
+    X, g = holes(rng, np.column_stack([x, w])[:40]), np.r_[np.arange(40), np.arange(20)]
+    gone, of = np.isnan(X), np.arange(40) % 4
+    with pm.Model() as model:
+        b, d, u = pm.Normal("b", shape=2), pm.Normal("d", shape=2), pm.Normal("u", shape=4)
+        mean = (d[:, None] * u[of]).T if not turned else d[:, None] * u[of]
+        column = pm.Normal("X", mean, 1, observed=X.T if turned else X)
+        rows = column.T[g] if turned else column[g]
+        pm.Normal("y", rows @ b, 0.5, observed=y)
+
+    def exact(b, d, u):
+        mean = u[of][:, None] * d
+        total = stats.norm.logpdf(X[~gone], mean[~gone]).sum()
+        for j in range(40):
+            of_y = np.where(gone[j], mean[j], X[j]) @ b
+            n = np.sum(g == j)
+            cov = 0.25 * np.eye(n) + (b[gone[j]] ** 2).sum()
+            total += stats.multivariate_normal.logpdf(y[g == j], np.full(n, of_y), cov)
+        return total
+
+    points = [{"b": np.array([0.5, -0.4]), "d": np.array([0.3, 1.0]), "u": np.array(u)}
+              for u in ([0.1, -0.2, 0.3, 0.0], [0.5, 0.2, -0.3, 0.1])]  # fmt: skip
+    found = assert_exact(model, exact, points, "X_unobserved")
+    assert np.ptp(found) > 0.1
+
+
 CHOICES = {
     "a matrix": lambda u, rows, y: u(rows.shape),
     "rows side by side": lambda u, rows, y: u(rows.size)[rows],
@@ -621,6 +651,28 @@ def ragged(spelling):
 def test_sets_of_different_sizes_with_holes_are_refused_with_what_to_write():
     assert "'y', which adds up sets of rows (put the rows" in refusal(ragged("added up")[0])
     assert "is read twice by a row (fill an index" in refusal(ragged("filled up twice")[0])
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda X, b, rows: (X @ b)[rows],
+        lambda X, b, rows: (X @ b).reshape(rows.shape),
+        lambda X, b, rows: X[rows] @ b,
+        lambda X, b, rows: X[rows[:, 0]] @ b + X[rows[:, 1]] @ b,
+    ],
+)
+def test_sets_of_what_is_computed_of_a_matrix_are_refused_in_words(read):
+    """An index of several rows reads a column, and not yet a matrix."""
+    x, rows, y = choices()
+    with pm.Model() as model:
+        b, matrix = pm.Normal("b", shape=2), np.column_stack([x.ravel(), x.ravel()[::-1]])
+        utility = read(pm.Normal("X", 0, 1, observed=matrix), b, rows)
+        if utility.type.ndim == 1:
+            utility = utility[:, None] * np.arange(3)
+        pm.Categorical("y", logit_p=utility, observed=y)
+    said = refusal(model)
+    assert "give each column a distribution of its own" in said or "coupled by Reshape" in said
 
 
 @pytest.mark.costly(cases=1)

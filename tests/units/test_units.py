@@ -58,12 +58,19 @@ def test_local_variables_are_found_with_the_density_of_the_model(name):
         check_joint(functions, rng)
 
 
-@pytest.mark.costly
-def test_a_density_that_is_not_the_models_is_found_out():
+@pytest.mark.costly(cases=1)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda value: -value,  # without the Jacobian of its transform
+        lambda value: 1e-3 * value**2,  # much smaller near the start
+    ],
+)
+def test_a_density_that_is_not_the_models_is_found_out(wrong):
     functions = functions_of(PANELS["gamma"][0](), ["u"])
     prior = functions.graphs.prior
     [value] = prior.local
-    prior.output = prior.output - value  # the Jacobian of its transform
+    prior.output = prior.output + wrong(value)
     with pytest.raises(pms.TallModelError, match="was not read as it is"):
         check_joint(UnitFunctions(functions.graphs), np.random.default_rng(1))
 

@@ -843,6 +843,26 @@ def test_loops_of_predictions_are_compared_with_themselves(monkeypatch):
         pms.predict(draws, "y", model=model)
 
 
+@pytest.mark.filterwarnings("ignore:Data in .* contains missing values")
+def test_rows_may_read_sets_of_what_is_computed_of_columns_with_holes():
+    rng = np.random.default_rng(1)
+    rows, z = rng.permutation(60).reshape(20, 3), rng.normal(size=(60, 2))
+    x = np.where(rng.random(60) < 0.2, np.nan, z[:, 0])
+    with pm.Model() as model:
+        column, b = pm.Normal("x", 0, 1, observed=x), pm.Normal("b", shape=2)
+        pm.Normal("y", ((column[:, None] * z) @ b)[rows].sum(axis=1), 1, observed=z[:20, 1])
+    drawn = rng.normal(size=(1, 20, np.isnan(x).sum()))
+    slopes = rng.normal(size=(1, 20, 2))
+    draws = xr.DataTree.from_dict({"posterior": xr.Dataset({
+        "b": (("chain", "draw", "k"), slopes), "x_unobserved": (("chain", "draw", "i"), drawn)
+    })})  # fmt: skip
+    whole = np.tile(x, (20, 1))
+    whole[:, np.isnan(x)] = drawn[0]
+    expected = np.einsum("dm,mk,dk->dm", whole, z, slopes[0])[:, rows].sum(axis=2)
+    found = pms.predict(draws, "y", model=model, draws=20)
+    np.testing.assert_allclose(found["mean"], expected.mean(axis=0))
+
+
 def likely(x, y, draws=400):
     """Draws from the normal approximation of a logistic regression's posterior, flat priors."""
     X, beta = np.column_stack([np.ones_like(x), x]), np.zeros(2)
