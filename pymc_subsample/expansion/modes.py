@@ -285,7 +285,9 @@ def _peak(at: Quadratic, active: np.ndarray, strict: bool = True) -> _Peak | Non
     except np.linalg.LinAlgError:
         return None
     ascent = scipy.linalg.solve_triangular(lower, at.ascent[active], lower=True)
-    if strict and not np.sqrt(np.mean(ascent**2)) < _CONVERGED:
+    with np.errstate(over="ignore"):  # then it is far from a mode
+        slope = np.sqrt(np.mean(ascent**2))
+    if strict and not slope < _CONVERGED:
         return None
     volume = 0.5 * len(active) * np.log(2 * np.pi) - np.log(np.diag(lower)).sum()
     return _Peak(at, active, lower, height + volume)

@@ -228,8 +228,9 @@ def progress(
     if wanted is None:
         return
     took = time.perf_counter() - start
-    said = path, f"{done:,}", took, f"{done / max(took, 1e-9):,.0f}"
+    seconds = f"{took:.1f}" if took >= 1 else f"{took:.1g}"
+    said = path, f"{done:,}", seconds, f"{done / max(took, 1e-9):,.0f}"
     if what == "Sorting":
-        _log.info("%s: %s rows read and sorted in runs in %.1f s, %s per second", *said)
+        _log.info("%s: %s rows read and sorted in runs in %s s, %s per second", *said)
     else:
-        _log.info("%s: %s rows written in %.1f s, %s per second", *said)
+        _log.info("%s: %s rows written in %s s, %s per second", *said)
