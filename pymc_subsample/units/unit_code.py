@@ -133,7 +133,7 @@ class PartCode:
             varying += own
             self.codes += [f"u[k, {e}]" for e in range(place.start, place.stop)]
         self.width = 0
-        fixed, moving = dict[Variable, Place](), dict[Variable, Place]()
+        fixed, moving = dict[Variable, MatrixRows](), dict[Variable, MatrixRows]()
         for v in _read_with(fgraph.outputs, local):
             axes = [a for a, n in enumerate(v.type.shape) if n is None]
             if len(axes) > 1:
@@ -169,7 +169,7 @@ class PartCode:
 
 
 # An axis of rows, and rows of the matrix; None if it is shared.
-type Place = tuple[int, slice] | None
+type MatrixRows = tuple[int, slice] | None
 
 
 def _row_of(elements: Sequence[Variable], shape: Sequence[int], axis: int) -> np.ndarray:
@@ -230,7 +230,7 @@ class CompiledDensities(Densities):
 
 def _fill(
     numbers: np.ndarray,
-    evaluated: tuple[NumpyFunction, Sequence[Place]],
+    evaluated: tuple[NumpyFunction, Sequence[MatrixRows]],
     inputs: Sequence[np.ndarray],
 ) -> list[np.ndarray]:
     """Put what rows read in its place; return what they share."""

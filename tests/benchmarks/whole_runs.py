@@ -39,6 +39,7 @@ SAMPLERS = ("auto", "nutpie", "PyMC", "NumPyro")
 OF_PYMC = {"nutpie": "nutpie", "PyMC": "pymc", "NumPyro": "numpyro"}
 # CPU seconds of a first answer: first ever, new model, again.
 AIMS = {"cold": 15.0, "new": 6.0, "again": 4.0}
+_BETWEEN_NAMES = 0.08  # Decades, so that names do not overlap.
 STYLES = {
     "auto": (COLORS["HMCECS"], "-"),
     "nutpie": (COLORS["nutpie"], "--"),
@@ -271,9 +272,10 @@ def by_rows(args, results, caches):
                     over.add(sampler)
                 runs[sampler] = found
                 lines += [
-                    (model, n, sampler, state, run["seconds"])
-                    for state, run in found.items() if "seconds" in run
-                ]  # fmt: skip
+                    (model, n, sampler, state, run.get("seconds", args.limit), "seconds" in run)
+                    for state, run in found.items()
+                    if run.get("ess", EFFECTIVE) >= EFFECTIVE
+                ]
             ours = next(s for s in args.samplers if s in OURS)
             peers = [s for s in args.samplers if s not in OURS]
             rows.append([
@@ -294,7 +296,11 @@ def by_rows(args, results, caches):
 
 
 def draw(lines, folder):
-    """Draw a panel for each model, for light pages and dark ones."""
+    """Draw a panel for each model, for light pages and dark ones.
+
+    Runs that were stopped are open triangles at the limit; those of which chains did not move are
+    left out.
+    """
     import matplotlib
 
     matplotlib.use("agg")
@@ -318,26 +324,38 @@ def draw(lines, folder):
                 ends = {}
                 for sampler, (colors, dashes) in STYLES.items():
                     for state in ("new", "cold"):
-                        at = sorted(
-                            (n, s) for m, n, who, how, s in lines
+                        runs = sorted(
+                            (n, s, ended) for m, n, who, how, s, ended in lines
                             if (m, who, how) == (model, sampler, state)
                         )  # fmt: skip
+                        at = [(n, s) for n, s, _ in runs]
                         if not at:
                             continue
                         look = {"color": colors[dark], "linestyle": dashes}
                         if state == "cold":
                             look["alpha"], look["linestyle"] = 0.5, (0, (1, 1))
-                        panel.loglog(*zip(*at, strict=True), marker="o", markersize=3, **look)
+                        panel.loglog(*zip(*at, strict=True), **look)
+                        for n, s, ended in runs:
+                            panel.plot(
+                                n, s, marker="o" if ended else "^", markersize=3 if ended else 6,
+                                markerfacecolor=None if ended else "none", color=colors[dark],
+                                alpha=look.get("alpha"),
+                            )  # fmt: skip
                         if state == "new":
                             name = "pms.auto" if sampler == "auto" else sampler
                             ends[name] = at[-1], colors[dark]
                 panel.set_title(model.replace("_", " "), loc="left", fontsize=10)
                 panel.set_xlabel("rows")
+                rows = sorted({n for m, n, *_ in lines if m == model})
+                panel.set_xticks(rows, [f"{n:,}" for n in rows])
+                panel.minorticks_off()
                 panel.grid(which="major", alpha=0.2, linewidth=0.6)
-                for name, (end, color) in ends.items():
+                height = -np.inf
+                for name, (end, color) in sorted(ends.items(), key=lambda item: item[1][0][1]):
+                    height = max(np.log10(end[1]), height + _BETWEEN_NAMES)
                     panel.annotate(
-                        name, end, xytext=(5, 0), textcoords="offset points", color=color,
-                        va="center", fontsize=8, annotation_clip=False,
+                        name, (1.1 * end[0], 10**height), color=color, va="center", fontsize=8,
+                        annotation_clip=False,
                     )  # fmt: skip
             axes[0, 0].set_ylabel("CPU seconds to 400 effective draws")
             figure.savefig(
