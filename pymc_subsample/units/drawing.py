@@ -41,8 +41,10 @@ _FORETOLD, _TAKEN = (0.2, 0.2), (2.0, np.log(2.0))
 _LARGEST = 700.0
 # What draws of a unit may be off by, as a share of probability.
 EXCESS = 0.01
-# Proposals at a time, twice as many at each turn, and until a unit is given up.
+# Proposals at a time, twice as many at each turn, and until a unit is given up. While the units
+# that are left have so many rows in all, a call takes longer to make than to evaluate.
 _AT_A_TIME, _MOST = 8, 4_096
+_FEW_ROWS = 4_000
 # Levels, or densities, at a time, so that arrays stay within a processor's cache.
 _TOGETHER = 10_000
 
@@ -73,6 +75,7 @@ class Drawer:
         self._at_reference, self._steps = modes, steps
         self._densities = densities(functions, code)
         units, size = modes.m.shape
+        self._rows = sum(len(part.unit) for part in functions.data) / units
         points = nodes(size, _LOOKED.get(size, _IN_MORE))[0][:_MOST_NODES]
         self._nodes = _WIDER * points
         own, theta = at
@@ -103,7 +106,7 @@ class Drawer:
             modes = replace(modes, m=m, S=S)
         modes, *known = _placed(at, modes)
         bound = self._bound(at, modes, *known)
-        times, tried = 1, 0
+        times, tried = max(1, min(self._cheap(units), _AT_A_TIME)), 0
         while len(left) and tried < _MOST:
             nu = _student(rng, (times, len(left), size))
             ratios, u = _log_ratios(at, modes, nu, left)
@@ -114,9 +117,14 @@ class Drawer:
             some, first = accepted.any(axis=0), np.argmax(accepted, axis=0)
             result[left[some]] = u[first[some], np.flatnonzero(some)]
             bound[left] = np.maximum(bound[left], ratios.max(axis=0))
-            left, tried, times = left[~some], tried + times, min(2 * times, _AT_A_TIME)
+            left, tried = left[~some], tried + times
+            times = max(min(2 * times, _AT_A_TIME), self._cheap(len(left)))
         self._lost[left] = True
         return result if self._states is None else self._states.draw(theta, rng, result)
+
+    def _cheap(self, units: int) -> int:
+        """Return how many proposals of each unit have few rows in all."""
+        return int(_FEW_ROWS / (self._rows * max(units, 1)))
 
     def _bound(
         self, at: Densities, modes: Modes, height: np.ndarray, short: np.ndarray
