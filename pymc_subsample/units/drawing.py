@@ -102,7 +102,7 @@ class Drawer:
         result, left = np.full((units, size), np.nan), np.arange(units)
         at, modes = self._densities.at(theta), self._at_reference
         for _ in range(self._steps):
-            m, S, _ = newton_step(modes, *at.derivatives(modes.m)[1:])
+            m, S, _ = newton_step(modes, *at.derivatives(modes)[1:])
             modes = replace(modes, m=m, S=S)
         modes, *known = _placed(at, modes)
         bound = self._bound(at, modes, *known)
@@ -156,7 +156,7 @@ class Drawer:
 @np.errstate(all="ignore")
 def _placed(at: Densities, modes: Modes) -> tuple[Modes, np.ndarray, np.ndarray]:
     """Return modes after a step of Newton's, their log densities, and whether it was short."""
-    value, slope, curvature = at.derivatives(modes.m)
+    value, slope, curvature = at.derivatives(modes)
     m, S, shrunk = newton_step(modes, slope, curvature)
     gain = 0.5 * (slope * (m - modes.m)).sum(axis=1)
     short, taken = (

@@ -15,6 +15,7 @@ from pymc_subsample.units.choosing import chosen
 from pymc_subsample.units.drawing import LocalDraws
 from pymc_subsample.units.graphs import unit_graphs
 from pymc_subsample.units.marginal import integrals_of
+from pymc_subsample.units.modes import Modes, standing
 from pymc_subsample.units.reading import read
 from pymc_subsample.units.standardised import standardised
 from pymc_subsample.units.unit_code import code_of, densities
@@ -138,5 +139,9 @@ def test_compiled_densities_are_those_of_numpy(name, as_recorded):
     np.testing.assert_allclose(
         compiled.log_density(some, u[some]), by_numpy.log_density(some, u[some]), rtol=1e-9
     )
-    for one, other in zip(compiled.derivatives(u), by_numpy.derivatives(u), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+    modes = Modes(u, standing(*u.shape).S, np.ones(len(u), dtype=bool))
+    exact = functions.derivatives(theta, u)
+    # By NumPy those of one dimension are differences.
+    for some, error in ((by_numpy, 2e-3), (compiled, 2e-3 if code is None else 1e-9)):
+        for one, other in zip(some.derivatives(modes), exact, strict=True):
+            np.testing.assert_allclose(one, other, rtol=error, atol=error)
