@@ -45,8 +45,9 @@ EXCESS = 0.01
 # that are left have so many rows in all, a call takes longer to make than to evaluate.
 _AT_A_TIME, _MOST = 8, 4_096
 _FEW_ROWS = 4_000
-# Levels, or densities, at a time, so that arrays stay within a processor's cache.
-_TOGETHER = 10_000
+# Levels, or densities, at a time, so that arrays stay within a processor's cache, and rows of them,
+# so that those of few levels with very many rows stay within memory.
+_TOGETHER, _ROWS_TOGETHER = 10_000, 100_000
 
 
 class Drawer:
@@ -142,7 +143,8 @@ class Drawer:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the largest log ratio of units at all nodes, and the number of its node."""
         largest, which = np.full(len(units), -np.inf), np.zeros(len(units), dtype=int)
-        together = max(1, _TOGETHER // len(units))
+        each = max(1.0, self._rows * _TOGETHER / _ROWS_TOGETHER)
+        together = max(1, int(_TOGETHER / (each * len(units))))
         for start in range(0, len(self._nodes), together):
             nu = self._nodes[start : start + together, None]
             ratios, _ = _log_ratios(at, modes, nu, units)

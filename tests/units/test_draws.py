@@ -11,6 +11,7 @@ from scipy.special import expit
 
 import pymc_subsample as pms
 from pymc_subsample.graph.numpy_functions import numpy_function
+from pymc_subsample.units import drawing
 from pymc_subsample.units.choosing import chosen
 from pymc_subsample.units.drawing import LocalDraws
 from pymc_subsample.units.graphs import unit_graphs
@@ -18,7 +19,7 @@ from pymc_subsample.units.marginal import integrals_of
 from pymc_subsample.units.modes import Modes, standing
 from pymc_subsample.units.reading import read
 from pymc_subsample.units.standardised import standardised
-from pymc_subsample.units.unit_code import code_of, densities
+from pymc_subsample.units.unit_code import Densities, code_of, densities
 from pymc_subsample.units.unit_densities import UnitFunctions
 
 COPIES = 2_000
@@ -108,6 +109,42 @@ def test_draws_follow_from_the_point_the_key_and_the_number():
     np.testing.assert_array_equal(LocalDraws(integrals).at(point, b"key", 3)["z"], first)
     for key, number in ((b"key", 5), (b"other", 3)):
         assert not np.isin(drawing.at(point, key, number)["z"], first).any()
+
+
+class Counted(Densities):
+    """Densities by NumPy that keep how many they evaluated at a time."""
+
+    def log_density(self, units, u):
+        self.calls = [*getattr(self, "calls", []), len(units)]
+        return super().log_density(units, u)
+
+
+def counted_draws(monkeypatch, units, rows):
+    """Return numbers of densities per call, of making a drawer by NumPy, and of a draw."""
+    monkeypatch.setattr(drawing, "densities", lambda functions, code: Counted(functions))
+    unit = np.repeat(np.arange(units), rows)
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 8)
+        z = pm.Normal("z", 0, 1, shape=units)
+        pm.Normal("y", tau * z[unit] ** 2, 1, observed=np.linspace(1.5, 2.5, len(unit)))
+    whole = read(model)
+    functions = UnitFunctions(unit_graphs(standardised(whole, ["z"]), chosen(whole, ["z"])))
+    theta = np.log([8.0])
+    drawer = drawing.drawer_of(functions, (functions, theta), 0, None)
+    before, drawer._densities.calls = drawer._densities.calls, []
+    drawer.draw(theta, np.random.default_rng(1))
+    return before, drawer._densities.calls
+
+
+def test_units_of_many_rows_are_looked_at_at_few_nodes_at_a_time(monkeypatch):
+    before, calls = counted_draws(monkeypatch, 2, 8_000)
+    assert max([*before, *calls]) <= 16
+
+
+def test_draws_of_few_units_take_few_calls(monkeypatch):
+    # Of units with two modes proposals around one are accepted seldom.
+    _, calls = counted_draws(monkeypatch, 20, 1)
+    assert len(calls) <= 6
 
 
 # Whose rows have no scalar form.
