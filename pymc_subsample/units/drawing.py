@@ -97,6 +97,8 @@ class Drawer:
         excess = self._beyond / np.maximum(self._within, 1e-300)
         return np.where(self._lost, 1.0, np.maximum(excess, self._elsewhere))
 
+    # Units that theta rules out have a bound of zero: no proposal of theirs is accepted.
+    @np.errstate(invalid="ignore")
     def draw(self, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return a draw for each unit, shape (units, size); NaN where none was accepted."""
         units, size = self._at_reference.m.shape
@@ -111,7 +113,7 @@ class Drawer:
         while len(left) and tried < _MOST:
             nu = _student(rng, (times, len(left), size))
             ratios, u = _log_ratios(at, modes, nu, left)
-            over = ratios - bound[left]
+            over = np.where(ratios > -np.inf, ratios - bound[left], -np.inf)
             self._beyond[left] += np.expm1(np.clip(over, 0.0, _LARGEST)).sum(axis=0)
             self._within[left] += np.exp(np.minimum(over, 0.0)).sum(axis=0)
             accepted = np.log(rng.random(ratios.shape)) < over

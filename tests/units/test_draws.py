@@ -147,6 +147,22 @@ def test_draws_of_few_units_take_few_calls(monkeypatch):
     assert len(calls) <= 6
 
 
+def test_units_that_shared_values_rule_out_are_missed():
+    with pm.Model() as model:
+        w, z = pm.LogNormal("w", 0, 1), pm.Normal("z", 0, 1, shape=2)
+        half = z[np.array([0, 0, 1, 1])]
+        pm.Uniform("y", half - w, half + w, observed=[0.0, 1.0, 0.2, 0.3])
+    whole = read(model)
+    functions = UnitFunctions(unit_graphs(standardised(whole, ["z"]), chosen(whole, ["z"])))
+    drawer = drawing.drawer_of(functions, (functions, np.zeros(1)), 0, None)
+    with np.errstate(all="raise"):
+        found = drawer.draw(np.log([0.3]), np.random.default_rng(1))
+    assert np.isnan(found[:, 0]).tolist() == [True, False]
+    assert abs(found[1, 0] - 0.25) < 0.25
+    assert drawer.missed[0] == 1
+    assert drawer.missed[1] < 0.5
+
+
 # Whose rows have no scalar form.
 BY_NUMPY = {"ordered"}
 
