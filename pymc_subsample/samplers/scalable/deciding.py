@@ -166,7 +166,7 @@ class Deciding:
         terms = math.comb(seen + 2, 3) * self._second.n_predictors**2
         most = _MOST_TERMS * min(1.0, self.patience / _OF_THIRD)
         costly = self._second.n_rows * terms > most or strata * terms > _MOST_CUBES
-        if bounds.per_decision <= _FEW_ROWS or costly:
+        if bounds.per_decision <= _FEW_ROWS or costly or self._sharp(bounds, home):
             return None
         third = self._second.third()
         try:
@@ -176,6 +176,13 @@ class Deciding:
             return None
         affordable = _DEARER * bounds.reading.time + _SHARE * DRAW
         return third if sharper and sharper.reading.time < affordable else None
+
+    def _sharp(self, bounds: RowBounds, home: Preparation) -> bool:
+        """Whether decisions take little of a draw and accept nearly all, as they are."""
+        if bounds.reading.time >= _SHARE * DRAW:
+            return False
+        found = self._forecast(home.reference, home.factor, bounds)
+        return found.excess <= 1.0 and max(found.accepted[:2]) >= _ACCEPTED
 
     def bounds(self, reference: Reference, factor: np.ndarray) -> RowBounds:
         """Return bounds at a reference, made where they are first asked for.
@@ -232,8 +239,7 @@ class Deciding:
         Raises `TallModelError` if a row exceeds its bound.
         """
         bounds = self.bounds(reference, metric)
-        pairs = self._points(reference, factor, self._affordable(_FEWEST_PAIRED, _MOST_PAIRED))
-        found = forecast(self.expansion, reference, bounds, pairs, **self._scale)
+        found = self._forecast(reference, factor, bounds)
         if not found.excess <= 1.0:
             given = "" if isinstance(self._bound, str) else f" by bound={self._bound:g}"
             raise TallModelError(
@@ -246,6 +252,10 @@ class Deciding:
         points = self._points(reference, factor, self._affordable(_FEWEST_COMPARED, _MOST_COMPARED))
         temperature = self._scale["temperature"]
         return found, underrated(self.expansion, reference, bounds, points, temperature)
+
+    def _forecast(self, reference: Reference, factor: np.ndarray, bounds: RowBounds) -> Forecast:
+        pairs = self._points(reference, factor, self._affordable(_FEWEST_PAIRED, _MOST_PAIRED))
+        return forecast(self.expansion, reference, bounds, pairs, **self._scale)
 
     def _affordable(self, fewest: int, most: int) -> int:
         """Points at which all rows may be read at set-up."""

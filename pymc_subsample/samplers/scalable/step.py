@@ -150,8 +150,9 @@ class ScalableMH(ChainStep):
         where a row sees k parameters, and over the :math:`k^3 / 6` sums of each set of k parameters
         in every decision. What they leave is a small part of what order 2 leaves. For rows with at
         most three linear predictors and simple third derivatives. "auto" takes them where order 2
-        reads more than a row per proposal, decisions take little longer, and sums ten seconds or
-        so at most.
+        reads more than a row per proposal, unless decisions are quick and accept nine proposals
+        in ten as they are; where decisions take little longer; and where the sums take ten seconds
+        or so at most.
     intensity : float, default 1
         :math:`\kappa \ge 1`: how many times as many rows are drawn as the bounds ask for. More
         of them bring the acceptance of "mh-ss" nearer to that of all rows.
