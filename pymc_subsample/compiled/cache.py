@@ -11,8 +11,8 @@ import pickle
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from multiprocessing import parent_process
@@ -25,6 +25,7 @@ import numba
 import numpy as np
 import pytensor
 import pytensor.link.numba.cache  # gives functions symbols that no other process uses
+from filelock import FileLock
 from numba import types
 from numba.core import caching, serialize, typeinfer
 from numba.core.base import BaseContext
@@ -42,6 +43,9 @@ ROOT = Path(pytensor.config.base_compiledir) / "pymc_subsample"
 # Code of other versions is removed when nobody has used it for so long. A choice: who changes
 # between versions within a month compiles once.
 _KEPT_SECONDS = 30 * 24 * 3600.0
+# What another process compiles is waited for so long. A choice of patience: beyond what any
+# function takes on a busy machine, and an end where that process sleeps.
+_WAITED_SECONDS = 120.0
 
 
 @cache
@@ -130,9 +134,32 @@ def _compiled(
     if signatures:
         with typeinfer.register_dispatcher(dispatcher):
             for signature in signatures:
-                dispatcher.compile(signature)
+                with _one_process(dispatcher, signature):
+                    dispatcher.compile(signature)
         dispatcher.disable_compile()
     return dispatcher
+
+
+@contextmanager
+def _one_process(dispatcher: Any, signature: types.Type) -> Iterator[None]:
+    """Wait for a process that compiles the same function, where it is kept: then it is loaded."""
+    kept = dispatcher._cache
+    path = isinstance(kept, _Kept) and kept.path(signature, dispatcher.targetctx.codegen())
+    if not path or path.exists():
+        yield
+        return
+    file = path.with_name(f"{path.name}.lock")
+    lock = FileLock(file)
+    # Where a folder can't be written, or knows no locks, each process compiles for itself.
+    with suppress(OSError, NotImplementedError):
+        _make_directory()
+        lock.acquire(_WAITED_SECONDS)
+    try:
+        yield
+    finally:
+        lock.release()
+        with suppress(OSError):
+            file.unlink()
 
 
 class _Kept(caching.NullCache):
@@ -144,14 +171,14 @@ class _Kept(caching.NullCache):
     def __init__(self, name: str, key: str):
         self.name, self.key = name, key
 
-    def _path(self, signature: types.Type, codegen: Any) -> Path:
+    def path(self, signature: types.Type, codegen: Any) -> Path:
         identity = repr((self.key, str(signature), codegen.magic_tuple()))
         return directory() / f"{self.name}-{sha256(identity.encode()).hexdigest()}"
 
     def read(self, sig: types.Type, codegen: Any) -> bytes | None:
         """Return what is kept of the function, if it is whole."""
         try:
-            content = self._path(sig, codegen).read_bytes()
+            content = self.path(sig, codegen).read_bytes()
         except OSError:
             return None
         checksum, code = content[:32], content[32:]  # 256 bits
@@ -168,7 +195,7 @@ class _Kept(caching.NullCache):
     def save_overload(self, sig: types.Type, data: CompileResult):
         if data.library.has_dynamic_globals:
             return
-        path, code = self._path(sig, data.codegen), serialize.dumps(data._reduce())
+        path, code = self.path(sig, data.codegen), serialize.dumps(data._reduce())
         try:
             _make_directory()
             _write(path, sha256(code).digest() + code)

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numba
 import numpy as np
 import pymc as pm
 import pytest
+from filelock import FileLock
 
 import pymc_subsample as pms
 from pymc_subsample.compiled import cache
@@ -80,6 +82,41 @@ def test_thousands_of_models_of_one_form_fit_into_a_process():
 
     parts = [parts_after(seed) for seed in range(5)]
     assert parts[4] - parts[1] < 10
+
+
+def test_a_process_waits_for_another_that_compiles_the_same(empty, tmp_path_factory, monkeypatch):
+    dispatcher, _ = compiled()
+    [file] = files(empty)
+    elsewhere = shutil.move(file, tmp_path_factory.mktemp("elsewhere") / file.name)
+    codegen = dispatcher.targetctx.codegen()
+    assert dispatcher._cache.path(SIGNATURE, codegen) == file
+    with ThreadPoolExecutor() as threads, FileLock(f"{file}.lock"):
+        found = threads.submit(compiled)
+        time.sleep(0.5)
+        assert not found.done()
+        shutil.move(elsewhere, file)
+        assert not found.done()
+    assert found.result()[1]
+    assert files(empty) == [file]
+
+
+def test_a_process_that_sleeps_is_not_waited_for(empty, monkeypatch):
+    compiled()
+    [file] = files(empty)
+    file.unlink()
+    monkeypatch.setattr(cache, "_WAITED_SECONDS", 0.1)
+    with FileLock(f"{file}.lock"):
+        assert not compiled()[1]
+    assert compiled()[1]
+
+
+def test_an_error_leaves_no_lock(empty):
+    def wrong(x):
+        return x.nothing
+
+    with pytest.raises(numba.TypingError):
+        cache.compile_kept(wrong, "wrong", [SIGNATURE])
+    assert files(empty) == []
 
 
 def outer(factor, *, power=1, helper=None):
