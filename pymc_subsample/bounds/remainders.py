@@ -220,15 +220,16 @@ class _Remainder:
         )
 
     def _spend(self, rows: int) -> None:
-        """Refuse to go on if what is left takes more seconds than there are."""
-        spent = _SECONDS * (WORK.elements - self._began)
+        """Refuse to go on if all rows would take more seconds than there are, as these did."""
         self._done += rows / len(self.limits)
-        if spent > self._seconds and self._done < self._n_rows:
+        spent = _SECONDS * (WORK.elements - self._began)
+        needed = spent * self._n_rows / self._done
+        if needed > self._seconds:
             raise UnboundedError(
                 f"Bounds on the {_NAMED[self._power]} derivatives of the log-likelihood of "
-                f"{self._observed} took about {spent:.0f} s of the processor for "
-                f"{self._done / self._n_rows:.0%} of the rows; the limit is {self._seconds:.0f} s, "
-                f"{self._limit}: the log-likelihood is too complex for interval arithmetic."
+                f"{self._observed} would take about {needed:,.1f} s of the processor; the limit "
+                f"is {self._seconds:,.0f} s, {self._limit}: the log-likelihood is too complex "
+                "for interval arithmetic."
             )
 
     def bounds(self, rows: np.ndarray, gradients: np.ndarray) -> np.ndarray:

@@ -10,12 +10,14 @@ import pytest
 from pymc.stats.convergence import log_warning
 
 import pymc_subsample as pms
+from pymc_subsample.bounds import remainders
 from pymc_subsample.bounds.remainders import bound_rows
 from pymc_subsample.bounds.strata import UnboundedError
 from pymc_subsample.chain import notices, nuts_instead, pm_sample
 from pymc_subsample.chain.nuts_instead import Comparison
 from pymc_subsample.expansion import expand
 from pymc_subsample.expansion.reference import reference_at
+from pymc_subsample.graph.intervals import WORK
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.scalable import deciding
 
@@ -145,18 +147,25 @@ def test_bounds_that_take_longer_than_they_may_are_given_up():
     theta = model.ravel(model.initial_point)
     reference = reference_at(expansion, theta)
     points = np.random.default_rng(3).normal(reference.center, 0.1, (200, 2))
+    began = WORK.elements
     found = bound_rows(expansion, reference, points, seconds=1e6)
     assert np.isfinite(found.per_decision)
+    all_rows = WORK.elements - began
     said = []
     for seconds in (0.0, 0.0, 0.01, 0.01):
         with pytest.raises(
-            UnboundedError, match=r"took about \d+ s of the .* the limit is 0 s"
+            UnboundedError, match=r"would take about [\d.]+ s of the .* the limit is 0 s"
         ) as error:
             bound_rows(expansion, reference, points, seconds=seconds)
         said.append(str(error.value))
     # Time is counted by intervals: the same whatever else the machine does.
     assert said[0] == said[1]
     assert said[2] == said[3]
+    # What all rows take is known from the first ones: the limit is not spent.
+    began = WORK.elements
+    with pytest.raises(UnboundedError):
+        bound_rows(expansion, reference, points, seconds=0.8 * remainders._SECONDS * all_rows)
+    assert WORK.elements - began < 0.5 * all_rows
 
 
 def near_poisson(n: int = 3000) -> pm.Model:
