@@ -16,6 +16,7 @@ parameters that units share count, and the first 200 effects. Picture: `whole-li
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -316,11 +317,13 @@ def draw(lines, folder):
             "axes.spines.right": False,
         }  # fmt: skip
         with matplotlib.rc_context(style | inks):
+            down = math.ceil(len(models) / 2)  # two beside each other can be read on a phone
             figure, axes = plt.subplots(
-                1, len(models), figsize=(3.4 * len(models), 3.2), layout="constrained",
-                sharey=True, squeeze=False,
-            )  # fmt: skip
-            for model, panel in zip(models, axes[0], strict=True):
+                down, 2, figsize=(7, 2.8 * down), layout="constrained", sharey=True, squeeze=False
+            )
+            for panel in axes.flat[len(models) :]:
+                panel.set_axis_off()
+            for model, panel in zip(models, axes.flat, strict=False):
                 ends = {}
                 for sampler, (colors, dashes) in STYLES.items():
                     for state in ("new", "cold"):
@@ -357,7 +360,7 @@ def draw(lines, folder):
                         name, (1.1 * end[0], 10**height), color=color, va="center", fontsize=8,
                         annotation_clip=False,
                     )  # fmt: skip
-            axes[0, 0].set_ylabel("CPU seconds to 400 effective draws")
+            figure.supylabel("CPU seconds to 400 effective draws", fontsize=10, color=ink)
             figure.savefig(
                 folder / f"whole-{['light', 'dark'][dark]}.svg", transparent=True,
                 metadata={"Date": None},
