@@ -400,6 +400,21 @@ def total_changes(second, third, at, phi):
 
 
 @pytest.mark.costly(cases=0)
+def test_terms_of_order_3_where_rows_reject_without_them(monkeypatch):
+    """Decisions here read two rows, and accept 92% of the proposals."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 5))
+    with pm.Model() as model:
+        eta = X @ pm.Normal("b", 0, 1, shape=5)
+        pm.Bernoulli("y", logit_p=eta, observed=rng.random(500) < 1 / (1 + np.exp(-X[:, 0])))
+    assert pms.ScalableMH(model=model).control_variate_order == 2
+    monkeypatch.setattr(deciding, "_ACCEPTED", 0.94)
+    step = pms.ScalableMH(model=model)
+    assert step.control_variate_order == 3
+    assert step.predicted_acceptance > 0.94
+
+
+@pytest.mark.costly(cases=0)
 @pytest.mark.parametrize("name", THIRDS)
 def test_terms_of_order_3_are_those_of_the_rows(tall_model, name):
     """Their sum is what the remainders of order 2 and 3 differ by, and scales as a cube."""
