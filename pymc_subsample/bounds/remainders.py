@@ -221,7 +221,7 @@ class _Remainder:
 
     def _spend(self, rows: int) -> None:
         """Refuse to go on if all rows would take more seconds than there are, as these did."""
-        self._done += rows / len(self.limits)
+        self._done += rows / np.count_nonzero(np.isfinite(self.limits))
         spent = _SECONDS * (WORK.elements - self._began)
         needed = spent * self._n_rows / self._done
         if needed > self._seconds:

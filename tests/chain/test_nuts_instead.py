@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -166,6 +167,25 @@ def test_bounds_that_take_longer_than_they_may_are_given_up():
     with pytest.raises(UnboundedError):
         bound_rows(expansion, reference, points, seconds=0.8 * remainders._SECONDS * all_rows)
     assert WORK.elements - began < 0.5 * all_rows
+
+
+@pytest.mark.costly(cases=0)
+@pytest.mark.parametrize("make", [near_components, logistic])
+def test_what_bounds_take_is_known_from_the_first_ones(make, monkeypatch):
+    """Also where some hold everywhere, as logistic ones, which takes no intervals of rows."""
+    monkeypatch.setattr(remainders, "_FEW_ROWS", 0.0)
+    monkeypatch.setattr(remainders, "_SECONDS", 1.0)
+    model = TallModel(make())
+    expansion = expand(model)
+    reference = reference_at(expansion, model.ravel(model.initial_point))
+    points = np.random.default_rng(3).normal(reference.center, 0.1, (200, len(reference.center)))
+    with pytest.raises(UnboundedError) as error:
+        bound_rows(expansion, reference, points, seconds=0.0)
+    [needed] = re.findall(r"would take about ([\d,.]+) s", str(error.value))
+    needed = float(needed.replace(",", ""))
+    bound_rows(expansion, reference, points, seconds=1.01 * needed)
+    with pytest.raises(UnboundedError):
+        bound_rows(expansion, reference, points, seconds=0.99 * needed)
 
 
 def near_poisson(n: int = 3000) -> pm.Model:
