@@ -2,10 +2,12 @@
 
 import logging
 import threading
+import warnings
 
 import pytest
 
 from pymc_subsample.chain.notices import Unsaid, held_back
+from pymc_subsample.chain.nuts_cost import quiet
 
 
 @pytest.mark.parametrize("propagate", [True, False])
@@ -32,6 +34,28 @@ def test_only_what_this_thread_says_is_held_back(caplog):
     assert caplog.messages == ["said"]
     unsaid.say()
     assert caplog.messages == ["said", "unsaid"]
+
+
+def test_threads_that_are_quiet_at_once_speak_again(caplog):
+    """The one that came first leaves first: what it restores is not what the other one found."""
+    log, filters = logging.getLogger("pymc"), list(warnings.filters)
+    level, came, left = log.level, threading.Event(), threading.Event()
+
+    def other():
+        with quiet():
+            came.set()
+            left.wait()
+            log.error("unsaid")
+
+    thread = threading.Thread(target=other)
+    with quiet():
+        thread.start()
+        came.wait()
+    left.set()
+    thread.join()
+    assert (log.level, warnings.filters) == (level, filters)
+    log.error("said")
+    assert caplog.messages == ["said"]
 
 
 def test_of_a_set_up_that_is_shared_its_own_sampler_is_left_out():
