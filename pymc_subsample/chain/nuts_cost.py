@@ -21,6 +21,7 @@ from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.factors import deviations, scaled
 from pymc_subsample.expansion.quadratic import Quadratic
 from pymc_subsample.expansion.reference import Reference
+from pymc_subsample.graph.elements import computed_elements
 from pymc_subsample.kernels.model import PERTURBED
 
 if TYPE_CHECKING:
@@ -45,8 +46,9 @@ _TIMED_ROWS = 200_000
 _TIMED_SECONDS = 0.05
 # Of a model with a variable for each of many units, sampled as it is written: gradients per draw,
 # of tuning and after (22, 26 and 28 in logistic panels, choices and missing covariates), seconds of
-# PyMC's own code beside each (50 to 110 us), and for each row at least (1 to 40 ns in fourteen).
-_GRADIENTS_AS_WRITTEN, _BESIDE, _LEAST_PER_ROW = 25, 8e-5, 1e-9
+# PyMC's own code beside each (50 to 110 us), and by elements of the log density, of transcendental
+# functions and others: fitted to 17 models, whose gradients take 0.4 to 1.9 times as long.
+_GRADIENTS_AS_WRITTEN, _BESIDE, _PER_DEAR_ELEMENT, _PER_ELEMENT = 25, 8e-5, 8e-9, 1.7e-10
 # Draws of a step that are timed, the first few that are not counted, and time that is enough. A
 # choice: the first ones load code.
 _PROBE, _FIRST, _PROBE_SECONDS = 12, 4, 5.0
@@ -147,28 +149,18 @@ def counted_gradient(operations: int, n_rows: int) -> float:
     return SLOWER * _PER_OPERATION * operations * n_rows
 
 
-def seconds_as_written(model: pm.Model, rows: int, at_most: float) -> float:
+def seconds_as_written(model: pm.Model) -> float:
     """Seconds of NUTS on a model whose units have variables of their own: 2 x 1,000 draws.
 
-    Its log density and gradient are compiled, and timed where PyMC starts: some 1 to 5 s. Draws of
-    some parameters can be worth much less than as many effective ones. Infinite where so many rows
-    take more than is asked about, and where PyMC has no gradient of all variables.
+    By a count: to compile the log density and its gradient takes 1 to 30 s. Draws of some
+    parameters can be worth much less than as many effective ones. Infinite where PyMC has no
+    gradient of all variables.
     """
-    gradients = 2 * DRAWS * _GRADIENTS_AS_WRITTEN
-    least = COMPILE_SECONDS + gradients * (rows * _LEAST_PER_ROW + _BESIDE)
-    if least > at_most or model.discrete_value_vars:
+    if model.discrete_value_vars:
         return np.inf
-    rng = np.random.default_rng(0)
-    with quiet():
-        density = model.logp_dlogp_function(ravel_inputs=True)
-    density.set_extra_values({})
-    start = [np.ravel(model.initial_point()[v.name]) for v in model.continuous_value_vars]
-    point = np.concatenate(start)
-    point += rng.uniform(-1, 1, len(point))  # as in PyMC's default, "jitter+adapt_diag"
-    with np.errstate(all="ignore"), quiet():
-        density(point)  # compiles it
-        seconds = _seconds(density, [point])
-    return COMPILE_SECONDS + gradients * (seconds + _BESIDE)
+    dear, others = computed_elements([model.logp()], model.value_vars)
+    gradient = _PER_DEAR_ELEMENT * dear + _PER_ELEMENT * others + _BESIDE
+    return COMPILE_SECONDS + 2 * DRAWS * _GRADIENTS_AS_WRITTEN * gradient
 
 
 class _Expanded:

@@ -144,7 +144,7 @@ def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Besi
     likely = found.full_seconds * (SLOWER / LEAST_SLOWER if found.bound else 1.0)
     faster = step.exact and found.seconds < likely
     if pays(found.seconds, likely) or faster:
-        written = as_written(step, found.seconds)
+        written = as_written(step)
         if written >= found.seconds:
             return Beside(f"{times}. {type(step).__name__} is the faster of the two")
         own = f"as many draws with {nuts()[1]}, {' and '.join(step.units.names)} sampled too"
@@ -153,14 +153,14 @@ def beside_all_rows(step: Any, drawn: tuple[float, float] | None = None) -> Besi
     return Beside(f"{times}. Use {code}, which is exact", use, True)
 
 
-def as_written(step: "ChainStep", at_most: float) -> float:
-    """Seconds of NUTS on a model with its local variables in it; infinite if that is more.
+def as_written(step: "ChainStep") -> float:
+    """Seconds of NUTS on a model with its local variables in it; infinite without such ones.
 
     Or if rows are on disk, of which the model holds a sample.
     """
     if step.units is None or not step.units.integrates or step.units.sample:
         return np.inf
-    return seconds_as_written(step.model, step.units.rows, at_most)
+    return seconds_as_written(step.model)
 
 
 def _all(step: "ChainStep") -> str:

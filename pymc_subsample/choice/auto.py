@@ -251,7 +251,7 @@ def _less(step: ChainStep, start: float) -> str:
         per_draw, steps = seconds_per_draw(step, 0)
         ours, full = spent + 2 * DRAWS * per_draw, projection_of(step)
         took = f". {DRAWS:,} draws take about {amount(ours)} s in all"
-        if step.units is not None and (written := as_written(step, ours)) < ours:
+        if step.units is not None and (written := as_written(step)) < ours:
             own = f"{' and '.join(step.units.names)} sampled too"
             return f"{took}, and with {nuts()[1]}, {own}, about {amount(written)} s"
         if COMPILE_SECONDS + 2 * DRAWS * FEW_GRADIENTS * full.per_gradient > 2 * ours:

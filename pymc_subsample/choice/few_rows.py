@@ -46,7 +46,7 @@ def few_rows(
     """Say so where NUTS on all rows takes 10 s at most; None too where that is not known.
 
     By a count of many gradients per draw. Where units may have variables of their own, of which a
-    row reads few, by a gradient that is timed.
+    row reads few, by the elements that the model's log density computes.
     """
     rows = _number(model, terms, data)
     if rows is not None:
@@ -55,9 +55,8 @@ def few_rows(
             return FewRows(rows, COMPILE_SECONDS + 2 * DRAWS * USUAL * gradient)
     if data is not None or not may_pay(model):
         return None
-    at_most = COMPILE_SECONDS + SAVED_SECONDS
-    seconds = seconds_as_written(model, rows or 1, at_most)
-    return FewRows(rows, seconds) if seconds <= at_most else None
+    seconds = seconds_as_written(model)
+    return FewRows(rows, seconds) if seconds <= COMPILE_SECONDS + SAVED_SECONDS else None
 
 
 def _number(

@@ -15,6 +15,8 @@ from pymc_subsample.compiled.functions import Compiled, building_graphs
 from pymc_subsample.expansion.curvature import MAX_CURVATURE, Totals, empty_sum
 from pymc_subsample.expansion.loops import compile_loops
 from pymc_subsample.expansion.packing import Packer
+from pymc_subsample.graph.concrete import rebuild
+from pymc_subsample.graph.small_matrices import factorised, substituted
 from pymc_subsample.kernels.model import ALONE, BACKWARD, FORWARD, Model
 from pymc_subsample.model import TallModel
 from pymc_subsample.rows.row_store import RowStore
@@ -347,7 +349,10 @@ def _worked(
 
 def parameter_functions(model: TallModel) -> dict[str, Callable[[], Compiled]]:
     """How to compile theta -> (phi, log prior) and its pull-back, variable by variable."""
-    graphs, places = model.phi_graphs, list(model.phi_slices.values())
+    written, places = [*model.phi_graphs, model.logprior_graph], list(model.phi_slices.values())
+    for by_elements in (factorised, substituted):
+        written = rebuild(written, {}, by_elements)
+    *graphs, logprior = written
     if model.qr is not None:
         graphs, places = [_combined(graphs, *model.qr)], [slice(0, model.phi_size)]
 
@@ -355,14 +360,14 @@ def parameter_functions(model: TallModel) -> dict[str, Callable[[], Compiled]]:
         return compile_loops(
             "forward",
             [model.theta],
-            _parts("phi", places, graphs) | {"logprior[0]": model.logprior_graph},
+            _parts("phi", places, graphs) | {"logprior[0]": logprior},
             ["phi", "logprior"],
             FORWARD,
         )
 
     def backward() -> Compiled:
         grad_phi = pt.tensor("grad_phi", dtype="float64", shape=(model.phi_size,))
-        objective = model.logprior_graph
+        objective = logprior
         for graph, place in zip(graphs, places, strict=True):
             objective += (graph * grad_phi[place].reshape(graph.type.shape)).sum()
         gradient = pt.grad(objective, model.value_graphs, disconnected_inputs="ignore")

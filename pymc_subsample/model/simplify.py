@@ -2,23 +2,21 @@
 
 from collections.abc import Callable
 from functools import reduce
-from operator import mul, sub
+from operator import mul
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import ARange
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.linalg import SolveTriangular
 from pytensor.tensor.math import Prod
 
 from pymc_subsample.graph.concrete import depends_on, rebuild
 from pymc_subsample.graph.nodes import elemwise_name, is_constant
+from pymc_subsample.graph.small_matrices import substituted
 from pymc_subsample.model.batch import BatchGraph
 from pymc_subsample.model.logarithms import shifted
-from pymc_subsample.model.predictors import MAX_PREDICTORS
 from pymc_subsample.model.trace import RowTrace
 
 # How far a guard may keep probabilities from 0 and 1.
@@ -42,7 +40,7 @@ def simplified(rows: Variable, graph: BatchGraph) -> Variable:
     [rows] = rebuild([rows], {}, _unguarded)
     [rows] = rebuild([rows], {}, _softened)
     [rows] = rebuild([rows], {}, _differentiable)
-    [rows] = rebuild([rows], {}, _substituted)
+    [rows] = rebuild([rows], {}, substituted)
     rows = shifted(rows, list(graph.parameters), list(graph.columns))
     rows = rewrite_graph(rows, include=("canonicalize", "stabilize"), clone=False)
     [rows] = rebuild([rows], {}, _complemented)
@@ -128,27 +126,6 @@ def _differentiable(node: Apply, inputs: list[Variable]) -> list[Variable] | Non
         factors = [x.take(k, axis=axis) for k in range(x.type.shape[axis])]
         x = reduce(mul, factors) if factors else pt.ones_like(x.sum(axis=axis))
     return [x]
-
-
-def _substituted(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-    """Solve small triangular systems, as those of `pm.MvNormal`, by substitution.
-
-    Each element of the matrix is then a number that rows read, and those beyond the diagonal none.
-    """
-    op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
-    if not isinstance(op, SolveTriangular):
-        return None
-    (matrix, b), n = inputs, inputs[0].type.shape[-1]
-    if n is None or n > MAX_PREDICTORS:
-        return None
-    if op.b_ndim == 2:  # columns last: a system for each
-        b, matrix = b.swapaxes(-1, -2), matrix[..., None, :, :]
-    solution: dict[int, Variable] = {}
-    for i in range(n) if op.lower else reversed(range(n)):
-        known = reduce(sub, (matrix[..., i, j] * x for j, x in solution.items()), b[..., i])
-        solution[i] = known if op.unit_diagonal else known / matrix[..., i, i]
-    x = pt.stack([solution[i] for i in range(n)], axis=-1)
-    return [x if op.b_ndim == 1 else x.swapaxes(-1, -2)]
 
 
 def _complemented(node: Apply, inputs: list[Variable]) -> list[Variable] | None:

@@ -196,7 +196,7 @@ class Trials:
             found = full.projected(more, own)
             if found.bound != CUT or pays(seconds, found.seconds(wanted), CUT):
                 break
-        written = as_written(step, found.seconds(wanted))
+        written = as_written(step)
         if step.units is not None and written < found.seconds(wanted):
             names = " and ".join(step.units.names)
             bound = f"with {names} sampled too, draws can be worth less than effective ones"
