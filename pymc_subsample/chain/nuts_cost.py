@@ -47,7 +47,7 @@ _TIMED_SECONDS = 0.05
 # Of a model with a variable for each of many units, sampled as it is written: gradients per draw,
 # of tuning and after (22, 26 and 28 in logistic panels, choices and missing covariates), seconds of
 # PyMC's own code beside each (50 to 110 us), and by elements of the log density, of transcendental
-# functions and others: fitted to 17 models, whose gradients take 0.4 to 1.9 times as long.
+# functions and others: fitted to 17 models, whose gradients take 0.4 to 1.8 times as long.
 _GRADIENTS_AS_WRITTEN, _BESIDE, _PER_DEAR_ELEMENT, _PER_ELEMENT = 25, 8e-5, 8e-9, 1.7e-10
 # Draws of a step that are timed, the first few that are not counted, and time that is enough. A
 # choice: the first ones load code.

@@ -24,5 +24,6 @@ def test_integrals_of_one_node_are_noticed(problem):
 
 
 def test_a_state_that_counts_twice_is_noticed():
+    """By ranks too: the set-up, which is not asked here, refuses it first."""
     found = calibrate("classes", REPLICATIONS // 4, states=counted_twice)
     assert found.p_value() < ERROR_RATE
