@@ -154,11 +154,15 @@ def seconds_as_written(model: pm.Model) -> float:
 
     By a count: to compile the log density and its gradient takes 1 to 30 s. Draws of some
     parameters can be worth much less than as many effective ones. Infinite where PyMC has no
-    gradient of all variables.
+    gradient of all variables, or no log density: who reads the model says why.
     """
     if model.discrete_value_vars:
         return np.inf
-    dear, others = computed_elements([model.logp()], model.value_vars)
+    try:
+        density = model.logp()
+    except (NotImplementedError, RuntimeError, ValueError):
+        return np.inf
+    dear, others = computed_elements([density], model.value_vars)
     gradient = _PER_DEAR_ELEMENT * dear + _PER_ELEMENT * others + _BESIDE
     return COMPILE_SECONDS + 2 * DRAWS * _GRADIENTS_AS_WRITTEN * gradient
 

@@ -152,6 +152,18 @@ WITHOUT_GRADIENT = (
 
 
 @contextmanager
+def with_densities() -> Iterator[None]:
+    """Say so where PyMC knows no log density of some variable."""
+    try:
+        yield
+    except (NotImplementedError, RuntimeError) as error:
+        raise TallModelError(
+            "PyMC knows no log density of a variable of this model, so that no sampler can run "
+            f"({str(error).strip()}) Give a `pm.CustomDist` its `logp=`."
+        ) from error
+
+
+@contextmanager
 def differentiated(tall: "TallModel", advice: str) -> Iterator[None]:
     """Say which log-likelihood it is that PyTensor cannot differentiate here, and what remains.
 

@@ -26,7 +26,7 @@ from pymc_subsample.model.discovery import (
     row_terms,
     unfitting,
 )
-from pymc_subsample.model.errors import CoupledRows, TallModelError
+from pymc_subsample.model.errors import CoupledRows, TallModelError, with_densities
 from pymc_subsample.model.evaluation import Evaluation, consecutive
 from pymc_subsample.model.indices import negative_codes
 from pymc_subsample.model.levels import refuse_other_levels
@@ -137,18 +137,14 @@ class TallModel(Evaluation):
             binding.refuse_other_rows(self.bound)
 
         terms = row_terms(model, likelihood)
-        try:
-            graphs = model.logp(vars=list(terms.values()), sum=False)
-            prior = model.logp(vars=model.free_RVs) if model.free_RVs else pt.constant(0.0)
-        except (NotImplementedError, RuntimeError) as error:
-            raise TallModelError(
-                "PyMC knows no log density of a variable of this model, so that no sampler can run "
-                f"({str(error).strip()}) Give a `pm.CustomDist` its `logp=`."
-            ) from error
-        except ValueError as error:
-            if "shape" not in str(error).lower():
-                raise
-            raise unfitting(model, terms, error) from error
+        with with_densities():
+            try:
+                graphs = model.logp(vars=list(terms.values()), sum=False)
+                prior = model.logp(vars=model.free_RVs) if model.free_RVs else pt.constant(0.0)
+            except ValueError as error:
+                if "shape" not in str(error).lower():
+                    raise
+                raise unfitting(model, terms, error) from error
         try:
             concrete = concretize(
                 [*graphs, prior], self.value_vars, self.initial_point, self._placed

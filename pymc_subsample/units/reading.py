@@ -25,6 +25,7 @@ from pymc_subsample.graph.unrolled import without_loops
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.binding import bound, placed
 from pymc_subsample.model.discovery import full_data_model, refuse_masked, row_terms, unfitting
+from pymc_subsample.model.errors import with_densities
 from pymc_subsample.model.indices import negative_codes
 from pymc_subsample.model.parameter_checks import split_checks
 from pymc_subsample.model.row_sets import sets_side_by_side
@@ -100,15 +101,15 @@ def read(model: pm.Model, columns: Mapping[Variable, Any] = MappingProxyType({})
     found = {rv.name: _form(rv) for rv in free if model.rvs_to_transforms[rv] is None}
     forms = {name: form for name, form in found.items() if form is not None}
     try:
-        graphs = [
-            *model.logp(vars=list(observed.values()), sum=False),
-            *model.logp(vars=free, sum=False),
-            *model.replace_rvs_by_values(
-                [*free, *(v for form in forms.values() for v in form), *model.deterministics]
-            ),
-        ]
+        with with_densities():
+            densities = [model.logp(vars=list(v), sum=False) for v in (observed.values(), free)]
+        of_forms = [v for form in forms.values() for v in form]
+        values = model.replace_rvs_by_values([*free, *of_forms, *model.deterministics])
+        graphs = [*densities[0], *densities[1], *values]
         graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
         concrete = concretize(graphs, model.value_vars, model.initial_point(), columns)
+    except TallModelError:
+        raise
     except ValueError as error:
         if columns or "shape" not in str(error).lower():
             raise

@@ -393,6 +393,16 @@ def test_what_pymc_has_no_gradient_of_takes_forever():
     assert seconds_as_written(model) == np.inf
 
 
+@pytest.mark.parametrize("units", [30, 3_000])
+def test_what_has_no_density_is_refused_by_name(units):
+    """Also where units may have effects of their own, of which another reader looks first."""
+    with pm.Model():
+        z, of = pm.Normal("z", shape=units), np.repeat(np.arange(units), 10)
+        pm.CustomDist("y", z[of], random=np.random.normal, observed=np.zeros(10 * units))
+        with pytest.raises(pms.TallModelError, match="PyMC knows no log density"):
+            pms.auto()
+
+
 @pytest.mark.costly
 @pytest.mark.parametrize(("seconds", "said_so"), [(0.1, True), (1e6, False)])
 def test_what_a_panel_takes_as_it_is_written_is_said(seconds, said_so, monkeypatch, said):
