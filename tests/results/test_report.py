@@ -434,7 +434,7 @@ def panel(rng, shared, levels=4_000, draws=250):
     })  # fmt: skip
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 def test_effects_of_a_healthy_run_pass_and_shared_variables_that_do_not_mix_fail():
     healthy, stuck = (panel(np.random.default_rng(1), lag) for lag in (0.3, 0.995))
     alone = {f.name: f for f in mixing(healthy)}

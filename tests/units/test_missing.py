@@ -887,7 +887,7 @@ def test_integers_and_numbers_are_missing_at_once(apart, e):
     assert abs(sum(rows(0, **points[0])) - expected[0]) > 0.5
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 def test_integers_and_numbers_are_drawn_together():
     """The state by its probability given what is known, the number given the state."""
     model, _, [point, *_], rows, (x, y, no_x, no_smoker) = integers_and_numbers(False, 1.0, 20)
@@ -1137,7 +1137,7 @@ def test_what_is_read_is_not_left_out():
 # Runs
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 def test_a_run_has_the_posterior_of_nuts(caplog):
     """An outcome, and one of two columns, missing in rows of their own; complete rows differ."""
     rng, z, x, _, y = data(300, seed=4)
