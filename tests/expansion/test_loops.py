@@ -118,7 +118,7 @@ def accumulated(rng):
         (hierarchy, [True, True]),
         (centred, [True, True]),
         (dirichlet, [True, True]),
-        (correlated, [False, False]),
+        (correlated, [True, True]),
         (different_means, [True, True]),
         (accumulated, [True, True]),
         (joined, [True, True]),
