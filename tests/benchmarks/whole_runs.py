@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ CHAINS, TUNE, EFFECTIVE, OF_EACH = 2, 1_000, 400, 200
 OURS = ("auto", "HMCECS", "ScalableMH")
 # Draws of the first attempt, and at most.
 DRAWS, PEER_DRAWS, MOST = 1_000, 300, 4_000
-FIRST_ROWS = 100_000
+ROWS, FIRST_ROWS = (3_000, 30_000, 300_000), (100_000,)
 FIRST = ("logistic", "poisson_noncentred", "negative_binomial_counts", "lkj_slopes",
          "mixture_minutes", "hsgp_matern")  # fmt: skip
 MODELS = ("logistic", "poisson_noncentred", "negative_binomial_counts", "lkj_slopes", "panel")
@@ -238,21 +239,21 @@ def apart(one, other):
 def first(args, results, caches):
     """Print the seconds of first and later runs."""
     rows, checks = [], Checks()
-    for model in args.only or FIRST:
+    for model, n in product(args.only or FIRST, args.rows or FIRST_ROWS):
         for sampler in args.samplers:
-            found = in_states(
-                model, FIRST_ROWS, sampler, ("cold", "again", "new"), results, caches, args
-            )
+            found = in_states(model, n, sampler, ("cold", "again", "new"), results, caches, args)
             said = found["cold"].get("step", "")
-            rows.append([model, sampler, *(seconds(found[s], args.limit) for s in AIMS), said])
+            rows.append([model, n, sampler, *(seconds(found[s], args.limit) for s in AIMS), said])
             print(*rows[-1], sep="  ", flush=True)
             if sampler in OURS:
                 for state, aim in AIMS.items():
                     checks.at_most(
-                        f"{model}, {sampler}: {state}", found[state].get("seconds", np.inf), aim
+                        f"{model}, {n:,} rows, {sampler}: {state}",
+                        found[state].get("seconds", np.inf),
+                        aim,
                     )
     print()
-    table(["model", "sampler", *AIMS, "takes"], rows)
+    table(["model", "rows", "sampler", *AIMS, "takes"], rows)
     return checks
 
 
@@ -261,7 +262,7 @@ def by_rows(args, results, caches):
     rows, lines, checks = [], [], Checks()
     for model in args.only or MODELS:
         over = set()
-        for n in args.rows:
+        for n in args.rows or ROWS:
             runs = {}
             for sampler in args.samplers:
                 states = ("cold", "new") if sampler in OURS else ("new",)
@@ -373,7 +374,7 @@ def draw(lines, folder):
 if __name__ == "__main__":
     parser = command_line(__doc__, seed=1)
     parser.add_argument("--first", action="store_true", help="first and later runs of one size")
-    parser.add_argument("--rows", type=int, nargs="+", default=[3_000, 30_000, 300_000])
+    parser.add_argument("--rows", type=int, nargs="+", help="numbers of them")
     parser.add_argument("--only", nargs="+", help="models")
     parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS))
     parser.add_argument("--limit", type=float, default=600.0, help="CPU seconds per run")
