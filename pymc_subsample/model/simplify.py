@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import reduce
+from math import prod
 from operator import mul
 
 import pytensor.tensor as pt
@@ -13,10 +14,11 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Prod
 
 from pymc_subsample.graph.concrete import depends_on, rebuild
-from pymc_subsample.graph.nodes import elemwise_name, is_constant
+from pymc_subsample.graph.nodes import elemwise_name, is_constant, is_product
 from pymc_subsample.graph.small_matrices import substituted
 from pymc_subsample.model.batch import BatchGraph
 from pymc_subsample.model.logarithms import shifted
+from pymc_subsample.model.predictors import MAX_PREDICTORS
 from pymc_subsample.model.trace import RowTrace
 
 # How far a guard may keep probabilities from 0 and 1.
@@ -36,6 +38,7 @@ def simplified(rows: Variable, graph: BatchGraph) -> Variable:
     made by data (``y ? log p : log(1 - p)``) that apply one function are merged, so that the
     function is evaluated once per row.
     """
+    rows = _multiplied(rows, graph)
     [rows] = rebuild([rows], {}, _converted, remake=True)
     [rows] = rebuild([rows], {}, _unguarded)
     [rows] = rebuild([rows], {}, _softened)
@@ -62,6 +65,28 @@ def row_axes(rows: Variable, graph: BatchGraph) -> dict[Variable, int]:
     trace = RowTrace(lambda v: v not in dependent, _counts_rows)
     trace.follow(rows, 0)
     return trace.axes
+
+
+def _multiplied(rows: Variable, graph: BatchGraph) -> Variable:
+    """Write products of what a row computes and a few numbers that rows share as sums.
+
+    Such as those of a network's hidden units and their weights: a row sees numbers, not a matrix.
+    """
+    dependent = depends_on([rows], list(graph.parameters))
+    axes = row_axes(rows, graph)
+
+    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        if not is_product(node) or not dependent.issuperset(node.inputs):
+            return None
+        shared = [v for v in node.inputs if v not in axes]
+        if len(shared) != 1 or None in shared[0].type.shape:
+            return None
+        if prod(shared[0].type.shape) > MAX_PREDICTORS:
+            return None
+        a, b = inputs
+        return [(a[..., :, :, None] * b[..., None, :, :]).sum(axis=-2)]
+
+    return rebuild([rows], {}, hook)[0]
 
 
 def _converted(node: Apply, inputs: list[Variable]) -> list[Variable] | None:

@@ -17,6 +17,7 @@ from pymc_subsample.expansion import expand, fusion, linear_predictors, row_code
 from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.expansion.row_code import RowCode
 from pymc_subsample.graph.interpreter import NoForm
+from pymc_subsample.graph.nodes import is_product
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.identity import extremes
@@ -143,6 +144,36 @@ def test_numbers_that_rows_pick_or_multiply_stay():
     model = weighted(lambda: pt.exp(basis @ pm.Normal("c", 0, 1, shape=3)))
     assert model.phi_size == 3
     assert expand(model).linear
+
+
+def network(units):
+    """Rows that see hidden units through a product with their weights."""
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(N, 3))
+    with pm.Model() as model:
+        W = pm.Normal("W", 0, 1, shape=(3, units), initval=rng.normal(size=(3, units)))
+        v = pm.Normal("v", 0, 1, shape=(units, 1), initval=np.ones((units, 1)))
+        mean = (pt.tanh(X @ W) @ v).ravel()
+        pm.Normal("y", mean, pm.HalfNormal("sigma", 1), observed=rng.normal(size=N))
+    return TallModel(model)
+
+
+@pytest.mark.costly(cases=2)
+@pytest.mark.parametrize(("units", "linear"), [(2, True), (4, True), (5, False)])
+def test_hidden_units_and_their_weights_are_predictors(units, linear):
+    """Of four units these are 4 + 4, with sigma nine; of five, eleven are not few."""
+    model = network(units)
+    predictors = linear_predictors(model)
+    assert (predictors is not None) == linear == expand(model, 1).linear
+    if linear:
+        assert sum(p.forms.size for p in predictors) == 2 * units + 1
+
+
+def test_products_with_many_weights_stay():
+    """Eleven numbers that rows share are too many predictors, whatever the product is of."""
+    products = [n for n in toposort(network(11).batch.outputs) if is_product(n)]
+    assert len(products) == 2
+    assert sum(is_product(n) for n in toposort(network(10).batch.outputs)) == 1
 
 
 def weighted(weights, link=pt.tanh, length=12):
