@@ -5,10 +5,9 @@ of them, to see how many gradients it needs.
 """
 
 import logging
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from time import thread_time
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ import numpy as np
 import pymc as pm
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
+from pymc_subsample.compiled.process import shared
 from pymc_subsample.expansion import Expansion
 from pymc_subsample.expansion.factors import deviations, scaled
 from pymc_subsample.expansion.quadratic import Quadratic
@@ -61,8 +61,14 @@ _ASTRAY = 12.0
 _POINTS = 500
 
 
+@shared
 @contextmanager
-def _all_quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
+    """Keep PyMC, its steps and the numerics of a pilot from talking to the user.
+
+    And PyTensor from showing rewrites of a graph that failed, without which it goes on. All threads
+    share loggers and warnings.
+    """
     loggers = [logging.getLogger(name) for name in ("pymc", "pytensor.graph.rewriting")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -74,30 +80,6 @@ def _all_quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-_lock, _inside, _silence = threading.Lock(), 0, ExitStack()
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep PyMC, its steps and the numerics of a pilot from talking to the user.
-
-    And PyTensor from showing rewrites of a graph that failed, without which it goes on. All threads
-    share loggers and warnings: the first to be quiet silences them, and the last lets them speak.
-    """
-    global _inside
-    with _lock:
-        _inside += 1
-        if _inside == 1:
-            _silence.enter_context(_all_quiet())
-    try:
-        yield
-    finally:
-        with _lock:
-            _inside -= 1
-            if not _inside:
-                _silence.close()
 
 
 def seconds_per_pass(expansion: Expansion, evaluate: Callable[[np.ndarray], None]) -> float:

@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -21,6 +20,7 @@ from pymc_subsample.chain.pm_sample import (
     refuse_settings_of_nuts,
 )
 from pymc_subsample.choice.auto import auto, refuse_unknown, subsampling_step
+from pymc_subsample.compiled.process import shared
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.units.choosing import sums_over_all
 
@@ -107,24 +107,15 @@ class Subsampling(BlockedStep):
         return Competence.IDEAL if taken else Competence.INCOMPATIBLE
 
 
-_lock, _inside = threading.Lock(), 0
-
-
+@shared
 @contextmanager
 def _registered() -> Iterator[None]:
     """Have PyMC know the entry while some thread is inside of a block."""
-    global _inside
-    with _lock:
-        _inside += 1
-        if _inside == 1:
-            STEP_METHODS.insert(0, Subsampling)
+    STEP_METHODS.insert(0, Subsampling)
     try:
         yield
     finally:
-        with _lock:
-            _inside -= 1
-            if not _inside:
-                STEP_METHODS.remove(Subsampling)
+        STEP_METHODS.remove(Subsampling)
 
 
 @contextmanager

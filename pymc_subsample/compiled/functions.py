@@ -6,12 +6,10 @@ results written into arrays that the caller owns.
 """
 
 import pickle
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from threading import Lock
 from typing import Any, NamedTuple
 
 import llvmlite.binding
@@ -30,7 +28,7 @@ from pytensor.compile.maker import FunctionMaker
 from pytensor.graph.basic import Variable, clone
 
 from pymc_subsample.compiled.cache import compile_kept, packed, source_flags, unpacked
-from pymc_subsample.compiled.process import without_collection
+from pymc_subsample.compiled.process import shared, without_collection
 
 VECTOR = types.Array(types.float64, 1, "C")
 MATRIX = types.Array(types.float64, 2, "C")
@@ -202,45 +200,28 @@ inlined = inner(forceinline=True)
 
 
 @contextmanager
-def building_graphs():
+def building_graphs() -> Iterator[None]:
     """Build and rewrite graphs faster: no stack trace per node, no garbage collection meanwhile.
 
     Constants that a rewrite divides by zero, in branches that are never taken, are not warned of.
     """
-    flags = {"traceback__limit": 0, **source_flags()}
-    with without_collection(), _pytensor_flags(**flags), np.errstate(all="ignore"):
+    with without_collection(), _without_traces(), np.errstate(all="ignore"):
         yield
 
 
-def without_c():
-    """Let PyTensor run what PyMC evaluates at a few points in Python: C takes a second per Op."""
-    return _pytensor_flags(cxx="")
-
-
-# Threads that want a flag, and what it was before the first of them.
-_lock, _wanted, _before = Lock(), Counter[str](), dict[str, Any]()
-
-
+@shared
 @contextmanager
-def _pytensor_flags(**flags: Any):
-    """Set flags while a thread is inside; the last one to leave restores them.
-
-    `pytensor.config.change_flags` restores what it found, which may be what another thread had set.
-    """
-    with _lock:
-        for name, value in flags.items():
-            if not _wanted[name]:
-                _before[name] = getattr(pytensor.config, name)
-            _wanted[name] += 1
-            setattr(pytensor.config, name, value)
-    try:
+def without_c() -> Iterator[None]:
+    """Let PyTensor run what PyMC evaluates at a few points in Python: C takes a second per Op."""
+    with pytensor.config.change_flags(cxx=""):
         yield
-    finally:
-        with _lock:
-            for name in flags:
-                _wanted[name] -= 1
-                if not _wanted[name]:
-                    setattr(pytensor.config, name, _before.pop(name))
+
+
+@shared
+@contextmanager
+def _without_traces() -> Iterator[None]:
+    with pytensor.config.change_flags(traceback__limit=0, **source_flags()):
+        yield
 
 
 @numba.extending.typeof_impl.register(Signature)

@@ -1,15 +1,47 @@
-"""State of the process that is set while something runs: garbage collection, threads of BLAS."""
+"""State of the process that is set while something runs: garbage collection, flags, threads."""
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, wraps
+from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
 
+def shared[**P](
+    context: Callable[P, AbstractContextManager[None]],
+) -> Callable[P, AbstractContextManager[None]]:
+    """Let a context be that of the process: the first thread enters it, the last one leaves it.
+
+    Threads that each restored what they had found would restore what another one has set.
+    """
+    lock, inside, entered = Lock(), 0, list[AbstractContextManager[None]]()
+
+    @wraps(context)
+    @contextmanager
+    def of_all(*args: P.args, **kwargs: P.kwargs) -> Iterator[None]:
+        nonlocal inside
+        with lock:
+            if not inside:
+                made = context(*args, **kwargs)
+                made.__enter__()
+                entered.append(made)
+            inside += 1
+        try:
+            yield
+        finally:
+            with lock:
+                inside -= 1
+                if not inside:
+                    entered.pop().__exit__(None, None, None)
+
+    return of_all
+
+
+@shared
 @contextmanager
 def without_collection() -> Iterator[None]:
     """Put garbage collection off, which imports and rewrites of graphs set off again and again."""
