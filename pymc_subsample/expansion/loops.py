@@ -18,7 +18,7 @@ from pytensor.graph.fg import FunctionGraph
 from pymc_subsample.compiled.functions import Compiled, compile_graph, compile_source
 from pymc_subsample.expansion.fusion import CheaperOps, Ops
 from pymc_subsample.expansion.schedule import Place, Run, Schedule
-from pymc_subsample.expansion.statements import Statements, in_memory, lengths, number
+from pymc_subsample.expansion.statements import Statements, in_memory, lengths
 from pymc_subsample.graph.concrete import specialised
 from pymc_subsample.graph.interpreter import NoForm
 
@@ -59,22 +59,22 @@ def parameter_loops(inputs: Sequence[Variable], outputs: Mapping[str, Variable])
 
 def row_loops(
     fgraph: FunctionGraph,
-    given: Mapping[Variable, Place],
+    given: Mapping[Variable, Run],
     shared: set[str],
-    results: Sequence[str],
+    results: Sequence[Place],
 ) -> Schedule:
-    """Return the code that computes numbers of one row, as variables with these names.
+    """Return the code that computes numbers of one row, in places: variables, or arrays.
 
     `given` says where inputs are, of which those of names `shared` are the same in all rows.
     """
-    known = {v: Run((1,), *number(p, "float64")) for v, p in given.items()}
-    loops = Statements(fgraph, known, {p.name for p in given.values()} - shared)
-    for name, var in zip(results, fgraph.outputs, strict=True):
+    names = {place.name for run in given.values() for place in run.places.values()}
+    loops = Statements(fgraph, given, names - shared)
+    for place, var in zip(results, fgraph.outputs, strict=True):
         run = loops.value(var)
-        if run.size != 1:
+        if run.size != (1 if place.index is None else len(place.index)):
             raise NoForm
-        loops.store(run, Place(name, None), varies=True)
-    return Schedule(loops.statements, results, CheaperOps, "k", loops.constants)
+        loops.store(run, place, varies=True)
+    return Schedule(loops.statements, [p.name for p in results], CheaperOps, "k", loops.constants)
 
 
 def _target(code: str, var: Variable) -> Place:

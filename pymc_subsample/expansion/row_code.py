@@ -1,6 +1,6 @@
 """A row's log-likelihood and its derivatives, as code to put inside a loop over rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cached_property
@@ -22,7 +22,8 @@ from pymc_subsample.expansion.linear_source import LoopCode
 from pymc_subsample.expansion.loops import row_loops
 from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.expansion.quadratic import STEP
-from pymc_subsample.expansion.schedule import Place, Schedule
+from pymc_subsample.expansion.schedule import Place, Run, Schedule
+from pymc_subsample.expansion.statements import number
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, rebuild
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.graph.nodes import elemwise_name
@@ -226,10 +227,9 @@ class RowCode:
         places = self._places()
         shared = set(range(self.n_varying, self.n_predictors))
         if _takes_loops(fgraph):
-            given = dict(zip(fgraph.inputs, places, strict=True))
             inputs = [f"x{e}" for e in sorted(shared)]
             with suppress(NoForm):
-                loops = row_loops(fgraph, given, set(inputs), results)
+                loops = _loops(fgraph, places, set(inputs), results)
                 return self._looped("loops", loops, inputs, results, kind)
         codes = [p.name if p.index is None else p.name.format(p.index[0]) for p in places]
         varying = [k for k in range(len(places)) if k not in shared]
@@ -266,9 +266,8 @@ class RowCode:
             shared = [f"x{e}" for e in range(self.n_varying, size)]
             directions = [f"d{e}" for e in range(size)]
             places = [*self._places(), *(Place(name, None) for name in directions)]
-            given = dict(zip(fgraph.inputs, places, strict=True))
             names = [f"b{e}" for e in range(size)]
-            loops = row_loops(fgraph, given, {*shared, *directions}, names)
+            loops = _loops(fgraph, places, {*shared, *directions}, names)
             results = [f"y{start + k}" for k in range(size * (size + 1) // 2)]
             return [self._looped("bends", loops, shared, results, kind, names)]
         return []
@@ -316,17 +315,7 @@ class RowCode:
 
     def own(self, graphs: list[Variable]) -> list[Variable]:
         """Return graphs of rows of all kinds as they are for those of this code."""
-
-        def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-            if elemwise_name(node) != "Switch" or node.inputs[0] not in self._tests:
-                return None
-            holds = self._tests[node.inputs[0]] == self.kind
-            taken = inputs[1 if holds else 2]
-            # One branch may be a single number, or of a narrower type.
-            same = taken.type == node.outputs[0].type
-            return [taken if same else pt.switch(np.bool_(holds), *inputs[1:])]
-
-        return graphs if self.kind is None else rebuild(graphs, {}, hook)
+        return of_one_kind(graphs, self._tests, self.kind)
 
     def _vectorised(
         self, outputs: list[Variable], results: str
@@ -352,6 +341,25 @@ class RowCode:
         return {"row": row.function}, LoopCode(before, call), row.key
 
 
+def of_one_kind(
+    graphs: list[Variable], tests: Mapping[Variable, int], kind: int | None
+) -> list[Variable]:
+    """Return graphs of rows of all kinds as they are for one kind, or as they are for None.
+
+    `tests` say whether a row is of a kind.
+    """
+
+    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        if elemwise_name(node) != "Switch" or node.inputs[0] not in tests:
+            return None
+        taken = inputs[1 if tests[node.inputs[0]] == kind else 2]
+        # One branch may be a single number, or of a narrower type.
+        same = taken.type == node.outputs[0].type
+        return [taken if same else pt.switch(np.bool_(tests[node.inputs[0]] == kind), *inputs[1:])]
+
+    return graphs if kind is None else rebuild(graphs, {}, hook)
+
+
 def _gradients(total: Variable, x: Sequence[Variable]) -> list[Variable]:
     """Differentiate independent rows: the gradient of their sum, row by row."""
     found = gradients(
@@ -361,6 +369,15 @@ def _gradients(total: Variable, x: Sequence[Variable]) -> list[Variable]:
         pt.zeros_like(v) if isinstance(g.type, DisconnectedType) else g
         for g, v in zip(found, x, strict=True)
     ]
+
+
+def _loops(
+    fgraph: FunctionGraph, places: Sequence[Place], shared: set[str], results: Sequence[str]
+) -> Schedule:
+    """Return code of loops for a row's numbers, of inputs that are numbers in these places."""
+    runs = [Run((1,), *number(place, "float64")) for place in places]
+    given = dict(zip(fgraph.inputs, runs, strict=True))
+    return row_loops(fgraph, given, shared, [Place(name, None) for name in results])
 
 
 def _takes_loops(fgraph: FunctionGraph) -> bool:

@@ -33,8 +33,9 @@ from pymc_subsample.expansion.residuals import residuals_around
 from pymc_subsample.expansion.search import find_mode
 from pymc_subsample.expansion.verification import Agreement
 from pymc_subsample.graph.concrete import rebuild
+from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.graph.numpy_functions import PYTHON_MODE, numpy_function
-from pymc_subsample.kernels.model import BLOCK_POISSON, BRIGHT, MINIBATCH, PERTURBED
+from pymc_subsample.kernels.model import ALONE, BLOCK_POISSON, BRIGHT, MINIBATCH, PERTURBED
 from pymc_subsample.model import TallModel, TallModelError
 from pymc_subsample.model.predictors import find_predictors
 from pymc_subsample.rows.row_store import RowStore
@@ -147,6 +148,10 @@ def taylor(tall_model):
     return make
 
 
+def no_loops(*arguments, **more):
+    raise NoForm
+
+
 @pytest.fixture
 def interpreted(monkeypatch):
     """Evaluate the graphs of the general path in plain Python: no compilation."""
@@ -167,6 +172,7 @@ def interpreted(monkeypatch):
         return call
 
     monkeypatch.setattr(general, "compile_graph", compile_graph)
+    monkeypatch.setattr(general, "compile_batch", no_loops)
     monkeypatch.setattr(expansion_module, "compile_loops", compile_graph)
 
 
@@ -276,6 +282,54 @@ def test_compiled_general_path_of_more_models(name, expansion, taylor):
 def test_graphs_of_the_general_path(name, tall_model, taylor):
     ex = expand(tall_model(name), 2, linear=False)
     check_expansion(ex, taylor(name), order=2)
+
+
+def choices():
+    """Return a model of sets of two or of four rows, whose utilities pick effects by an index."""
+    rng = np.random.default_rng(5)
+    of = np.repeat(np.arange(N), rng.choice([2, 4], N))
+    _, first = np.unique(of, return_index=True)
+    product, price = rng.integers(0, 6, len(of)), rng.normal(size=len(of))
+    with pm.Model() as model:
+        effect, slope = pm.Normal("effect", 0, 1, shape=6), pm.Normal("slope", 0, 1)
+        u = effect[product] + pt.exp(slope) * price
+        total = pt.zeros(N)[of].inc(pt.exp(u))
+        pm.Potential("first", u[first] - pt.log(total))
+    return TallModel(model)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_sets_of_two_sizes_are_loops(order, monkeypatch):
+    """Each set by the code of its size; a function of PyTensor's would be a failure."""
+    monkeypatch.setattr(general, "compile_graph", None)
+    tall = choices()
+    assert len(tall.batch.tests) == 1
+    check_expansion(expand(tall, order, linear=False), Taylor(tall), order)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("rule", [PERTURBED, BLOCK_POISSON, ALONE])
+def test_loops_and_graphs_have_the_same_residuals(rule, monkeypatch):
+    tall = choices()
+    star, theta, index = point(tall, 1), point(tall, 2), np.arange(2 * MINIBATCH)
+    found = []
+    for compile_batch in (general.compile_batch, no_loops):
+        monkeypatch.setattr(general, "compile_batch", compile_batch)
+        ex = expand(tall, 2, linear=False)
+        center, phi = ex.parameters(star)[0], ex.parameters(theta)[0]
+        d, slope = np.empty(len(index)), np.zeros(ex.phi_size)
+        ex.build["residual"]()(phi, ex.take(index), center, rule, 3.0, -50.0, d, slope)
+        found.append((d, np.zeros(0) if rule == ALONE else slope))
+    assert_close(found[0][0], found[1][0])
+    assert_close(found[0][1], found[1][1])
+
+
+@pytest.mark.costly
+def test_networks_are_no_loops(tall_model, monkeypatch):
+    """Matrices are multiplied by BLAS, for all rows at once."""
+    monkeypatch.setattr(general, "compile_batch", None)
+    assert not expand(tall_model("two_layer_network"), 1).linear
 
 
 @pytest.mark.costly(cases=0)
