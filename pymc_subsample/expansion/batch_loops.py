@@ -13,7 +13,7 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.compiled.cache import compile_part
 from pymc_subsample.compiled.functions import FAST, Compiled, compile_source
 from pymc_subsample.expansion.fusion import row_graph
-from pymc_subsample.expansion.loops import row_loops
+from pymc_subsample.expansion.loops import array_loops
 from pymc_subsample.expansion.schedule import Place
 from pymc_subsample.expansion.statements import in_memory
 
@@ -98,7 +98,7 @@ def _loop(
     shared = {place.name for run in given.values() for place in run.places.values()} - {_ROW}
     sizes = {key: (var.type.shape or (1,))[0] or 1 for key, var in outputs.items()}
     places = [Place(f"{key}[{{}}]", np.arange(size)) for key, size in sizes.items()]
-    code = row_loops(fgraph, given, shared, places)
+    code = array_loops(fgraph, given, shared, places)
     room = [f"{key} = np.empty({size})" for key, size in sizes.items()]
     at, number = kind
     others = [] if at is None else [f"if rows[{at}, i] != {number}:", "    continue"]

@@ -18,7 +18,7 @@ from pytensor.graph.fg import FunctionGraph
 from pymc_subsample.compiled.functions import Compiled, compile_graph, compile_source
 from pymc_subsample.expansion.fusion import CheaperOps, Ops
 from pymc_subsample.expansion.schedule import Place, Run, Schedule
-from pymc_subsample.expansion.statements import Statements, in_memory, lengths
+from pymc_subsample.expansion.statements import Statements, in_memory, lengths, number
 from pymc_subsample.graph.concrete import specialised
 from pymc_subsample.graph.interpreter import NoForm
 
@@ -59,14 +59,26 @@ def parameter_loops(inputs: Sequence[Variable], outputs: Mapping[str, Variable])
 
 def row_loops(
     fgraph: FunctionGraph,
+    given: Mapping[Variable, Place],
+    shared: set[str],
+    results: Sequence[str],
+) -> Schedule:
+    """Return the code that computes numbers of one row, as variables with these names.
+
+    `given` says where inputs are, which are numbers; those of names `shared` are the same in all
+    rows.
+    """
+    known = {v: Run((1,), *number(place, "float64")) for v, place in given.items()}
+    return array_loops(fgraph, known, shared, [Place(name, None) for name in results])
+
+
+def array_loops(
+    fgraph: FunctionGraph,
     given: Mapping[Variable, Run],
     shared: set[str],
     results: Sequence[Place],
 ) -> Schedule:
-    """Return the code that computes numbers of one row, in places: variables, or arrays.
-
-    `given` says where inputs are, of which those of names `shared` are the same in all rows.
-    """
+    """Return the code that computes numbers and arrays of one row; see `row_loops`."""
     names = {place.name for run in given.values() for place in run.places.values()}
     loops = Statements(fgraph, given, names - shared)
     for place, var in zip(results, fgraph.outputs, strict=True):

@@ -22,8 +22,7 @@ from pymc_subsample.expansion.linear_source import LoopCode
 from pymc_subsample.expansion.loops import row_loops
 from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.expansion.quadratic import STEP
-from pymc_subsample.expansion.schedule import Place, Run, Schedule
-from pymc_subsample.expansion.statements import number
+from pymc_subsample.expansion.schedule import Place, Schedule
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, rebuild
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.graph.nodes import elemwise_name
@@ -229,7 +228,8 @@ class RowCode:
         if _takes_loops(fgraph):
             inputs = [f"x{e}" for e in sorted(shared)]
             with suppress(NoForm):
-                loops = _loops(fgraph, places, set(inputs), results)
+                given = dict(zip(fgraph.inputs, places, strict=True))
+                loops = row_loops(fgraph, given, set(inputs), results)
                 return self._looped("loops", loops, inputs, results, kind)
         codes = [p.name if p.index is None else p.name.format(p.index[0]) for p in places]
         varying = [k for k in range(len(places)) if k not in shared]
@@ -267,7 +267,8 @@ class RowCode:
             directions = [f"d{e}" for e in range(size)]
             places = [*self._places(), *(Place(name, None) for name in directions)]
             names = [f"b{e}" for e in range(size)]
-            loops = _loops(fgraph, places, {*shared, *directions}, names)
+            given = dict(zip(fgraph.inputs, places, strict=True))
+            loops = row_loops(fgraph, given, {*shared, *directions}, names)
             results = [f"y{start + k}" for k in range(size * (size + 1) // 2)]
             return [self._looped("bends", loops, shared, results, kind, names)]
         return []
@@ -369,15 +370,6 @@ def _gradients(total: Variable, x: Sequence[Variable]) -> list[Variable]:
         pt.zeros_like(v) if isinstance(g.type, DisconnectedType) else g
         for g, v in zip(found, x, strict=True)
     ]
-
-
-def _loops(
-    fgraph: FunctionGraph, places: Sequence[Place], shared: set[str], results: Sequence[str]
-) -> Schedule:
-    """Return code of loops for a row's numbers, of inputs that are numbers in these places."""
-    runs = [Run((1,), *number(place, "float64")) for place in places]
-    given = dict(zip(fgraph.inputs, runs, strict=True))
-    return row_loops(fgraph, given, shared, [Place(name, None) for name in results])
 
 
 def _takes_loops(fgraph: FunctionGraph) -> bool:

@@ -71,6 +71,7 @@ def _multiplied(rows: Variable, graph: BatchGraph) -> Variable:
     """Write products of what a row computes and a few numbers that rows share as sums.
 
     Such as those of a network's hidden units and their weights: a row sees numbers, not a matrix.
+    Rows that each have a matrix see that of the product as it is.
     """
     dependent = depends_on([rows], list(graph.parameters))
     axes = row_axes(rows, graph)
@@ -79,6 +80,8 @@ def _multiplied(rows: Variable, graph: BatchGraph) -> Variable:
         if not is_product(node) or not dependent.issuperset(node.inputs):
             return None
         shared = [v for v in node.inputs if v not in axes]
+        if axes.get(node.outputs[0], -1) < node.outputs[0].type.ndim - 2:
+            return None
         if len(shared) != 1 or None in shared[0].type.shape:
             return None
         if prod(shared[0].type.shape) > MAX_PREDICTORS:

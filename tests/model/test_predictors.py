@@ -44,7 +44,7 @@ EXPECTED = {
     "effects_crossed": (1, 0),
     "effects_nested": (1, 0),
     "item_response": (2, 0),
-    "two_layer_network": None,
+    "two_layer_network": (4, 10),
     "spline": (1, 1),
     "rows_last": (1, 0),
     "indicator_terms": (1, 0),
