@@ -4,29 +4,29 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, wraps
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
 
-def shared[**P](
-    context: Callable[P, AbstractContextManager[None]],
-) -> Callable[P, AbstractContextManager[None]]:
+def shared(
+    context: Callable[[], AbstractContextManager[None]],
+) -> Callable[[], AbstractContextManager[None]]:
     """Let a context be that of the process: the first thread enters it, the last one leaves it.
 
     Threads that each restored what they had found would restore what another one has set.
     """
-    lock, inside, entered = Lock(), 0, list[AbstractContextManager[None]]()
+    lock, inside, entered = RLock(), 0, list[AbstractContextManager[None]]()
 
     @wraps(context)
     @contextmanager
-    def of_all(*args: P.args, **kwargs: P.kwargs) -> Iterator[None]:
+    def of_all() -> Iterator[None]:
         nonlocal inside
         with lock:
             if not inside:
-                made = context(*args, **kwargs)
+                made = context()
                 made.__enter__()
                 entered.append(made)
             inside += 1

@@ -113,12 +113,13 @@ def weigh(rule, weight, setting, d, v):
                 v[e, i] *= weight - setting * weight * weight * (d[i] - mean)
     elif rule == BLOCK_POISSON:
         for start in range(0, d.shape[0], MINIBATCH):
+            stop = min(start + MINIBATCH, d.shape[0])
             total = 0.0
-            for i in range(start, start + MINIBATCH):
+            for i in range(start, stop):
                 total += d[i]
             slope = weight / (weight * total - setting)
             for e in range(v.shape[0]):
-                for i in range(start, start + MINIBATCH):
+                for i in range(start, stop):
                     v[e, i] *= slope
     else:  # BRIGHT
         for e in range(v.shape[0]):

@@ -326,10 +326,27 @@ def test_loops_and_graphs_have_the_same_residuals(rule, monkeypatch):
 
 
 @pytest.mark.costly
-def test_networks_are_no_loops(tall_model, monkeypatch):
-    """Matrices are multiplied by BLAS, for all rows at once."""
+@pytest.mark.parametrize("name", ["two_layer_network", "slopes_noncentred"])
+def test_no_loops_of_matrices_or_of_many_parameters(name, tall_model, monkeypatch):
+    """BLAS takes all rows at once; and each row would go through all parameters."""
     monkeypatch.setattr(general, "compile_batch", None)
-    assert not expand(tall_model("two_layer_network"), 1).linear
+    assert not expand(tall_model(name), 1, linear=False).linear
+
+
+@pytest.mark.costly
+def test_a_kind_of_row_may_see_no_parameter():
+    """Its slope is zero; and where its numbers are not finite, the others' are."""
+    rng = np.random.default_rng(6)
+    x, z = rng.normal(size=(N, 4)), rng.normal(size=17)
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 1, shape=2)
+        pm.Potential("p", pt.tanh(a[0] * x).sum(axis=1) - pt.exp(a[1]) * pt.sqr(x).sum(axis=1))
+        pm.Potential("q", (a[0] - a[0]) * z)
+    tall = TallModel(model)
+    ex = expand(tall, 2, linear=False)
+    reference = reference_at(ex, point(tall, 1))
+    center, _ = ex.parameters(point(tall, 1))
+    assert_close(reference.slope, Taylor(tall).slope(center, np.ones(N + 17)))
 
 
 @pytest.mark.costly(cases=0)
