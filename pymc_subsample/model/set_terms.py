@@ -93,7 +93,10 @@ class SetTerm:
                 total = _CONDITION(total, pt.all(pt.stack(self._conditions)))
             found[length] = total
         one = len(found) == 1 and not self._others
-        named = {f"{name} (sets of up to {n} rows)": x for n, x in found.items()}
+        named = {
+            f"{name} (sets of {f'up to {n} rows' if n > 1 else 'one row'})": x
+            for n, x in found.items()
+        }
         if self._others:
             named[f"{name} (no sets)"] = sum(self._others[1:], self._others[0])
         return {name: next(iter(named.values()))} if one else named

@@ -63,7 +63,8 @@ def forecast(
         beyond = np.column_stack([table.beyond, np.full(len(near), np.inf)])
         raised = near**table.power + far**table.power
         powers.append(raised * beyond[np.arange(len(near)), within])
-        rates = intensity / temperature * table.total * powers[-1]
+        with np.errstate(invalid="ignore"):  # zero times infinity: all rows are read
+            rates = intensity / temperature * table.total * powers[-1]
         wholes.append(~(rates < np.diff(table.start)))
     weights = np.array([bounds.known(phi, reference.center) for phi in points]) / temperature
     read = np.diff(weights)
