@@ -53,7 +53,7 @@ _PRODUCT = types.void(VECTOR, MATRIX, VECTOR, VECTOR)
 _PROBES = 16
 
 # The log-likelihood of a batch of rows at a point.
-type Loglik = Callable[[Variable], Variable]
+type BatchLoglik = Callable[[Variable], Variable]
 
 
 class _Batch:
@@ -90,7 +90,7 @@ class _Batch:
         self,
         name: str,
         inputs: Sequence[Variable],
-        graphs: Callable[[Loglik], Sequence[Variable]],
+        graphs: Callable[[BatchLoglik], Sequence[Variable]],
         row: Sequence[str],
         others: Sequence[str],
         signature: types.Type,
@@ -117,7 +117,7 @@ class _Batch:
         name: str,
         inputs: Sequence[Variable],
         targets: Sequence[str],
-        graphs: Callable[[Loglik], Sequence[Variable]],
+        graphs: Callable[[BatchLoglik], Sequence[Variable]],
         signature: types.Type,
     ) -> Compiled:
         """Compile what writes, or adds where a target ends in " +", graphs to buffers.
@@ -150,7 +150,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
     rough = sums.rough() if order else None
     order = min(order, 1) if rough is not None else order
 
-    def left_at(point: Variable, loglik: Loglik) -> Variable:
+    def left_at(point: Variable, loglik: BatchLoglik) -> Variable:
         """Log-likelihoods at a point less their control variates' change from the reference."""
         direction, derivative = phi.type("direction"), loglik(center)
         proxy, factorial = pt.zeros_like(derivative), 1.0
@@ -161,11 +161,11 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         [proxy] = rebuild([proxy], {direction: point - center})
         return loglik(point) - proxy
 
-    def change(loglik: Loglik) -> Variable:
+    def change(loglik: BatchLoglik) -> Variable:
         return left_at(phi, loglik) - loglik(center)
 
     def residual() -> Compiled:
-        def with_slope(loglik: Loglik) -> list[Variable]:
+        def with_slope(loglik: BatchLoglik) -> list[Variable]:
             d = change(loglik)
             return [d, grad(d.sum(), phi, disconnected_inputs="ignore")]
 
@@ -206,7 +206,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         )
 
     def gradient() -> Compiled:
-        def slope(loglik: Loglik) -> list[Variable]:
+        def slope(loglik: BatchLoglik) -> list[Variable]:
             total = weight * left_at(phi, loglik).sum()
             return [grad(total, phi, disconnected_inputs="ignore")]
 
@@ -261,11 +261,11 @@ class _GeneralSums:
         self._batch, self._center = batch, batch.center
         self._vector = batch.center.type("vector")
 
-    def _level(self, loglik: Loglik) -> list[Variable]:
+    def _level(self, loglik: BatchLoglik) -> list[Variable]:
         total = loglik(self._center).sum()
         return [total, grad(total, self._center, disconnected_inputs="ignore")]
 
-    def _bent(self, loglik: Loglik) -> list[Variable]:
+    def _bent(self, loglik: BatchLoglik) -> list[Variable]:
         _, slope = self._level(loglik)
         moved = (slope * self._vector).sum()
         return gradients(moved, [self._center], disconnected_inputs="ignore")
@@ -297,10 +297,10 @@ class _GeneralSums:
     def _bend(self) -> Callable[..., None]:
         """Second derivatives of each row along a direction."""
 
-        def along(loglik: Loglik) -> list[Variable]:
+        def along(loglik: BatchLoglik) -> list[Variable]:
             return [_directional(loglik(self._center), self._center, self._vector)]
 
-        def bend(loglik: Loglik) -> list[Variable]:
+        def bend(loglik: BatchLoglik) -> list[Variable]:
             [slopes] = along(loglik)
             return [_directional(slopes, self._center, self._vector)]
 

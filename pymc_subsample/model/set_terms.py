@@ -94,7 +94,7 @@ class SetTerm:
             found[length] = total
         one = len(found) == 1 and not self._others
         named = {
-            f"{name} (sets of {f'up to {n} rows' if n > 1 else 'one row'})": x
+            f"{name} (sets of {'one row' if n == 1 else f'up to {n} rows'})": x
             for n, x in found.items()
         }
         if self._others:
