@@ -39,6 +39,7 @@ from pymc_subsample.kernels.estimates import (
     refresh_block_poisson,
     target_at,
 )
+from pymc_subsample.kernels.linear import weigh
 from pymc_subsample.kernels.model import MINIBATCH, Surface
 from pymc_subsample.model import TallModel
 from pymc_subsample.samplers.hmc_ecs.subsample import Subsample
@@ -186,6 +187,15 @@ def test_estimate_is_unbiased_on_six_rows():
     negative = numbered_factors(rows, weight, low, products)
     assert np.mean(negative < 0) > 0.01
     np.testing.assert_allclose(np.exp(logp) @ negative, (d.sum() - low) / products, rtol=1e-10)
+
+
+def test_a_minibatch_may_be_the_last_few_rows():
+    """No number is read, or written, beyond the rows of a batch."""
+    d, weight, bound = np.random.default_rng(0).normal(size=MINIBATCH + 17), 2.0, -300.0
+    weights = np.ones((1, len(d)))
+    weigh(BLOCK_POISSON, weight, bound, d, weights)
+    totals = np.repeat([d[:MINIBATCH].sum(), d[MINIBATCH:].sum()], [MINIBATCH, 17])
+    np.testing.assert_allclose(weights[0], weight / (weight * totals - bound), rtol=1e-12)
 
 
 @numba.njit
