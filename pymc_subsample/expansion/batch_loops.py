@@ -13,7 +13,7 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.compiled.cache import compile_part
 from pymc_subsample.compiled.functions import FAST, Compiled, compile_source
 from pymc_subsample.expansion.fusion import row_graph
-from pymc_subsample.expansion.loops import array_loops
+from pymc_subsample.expansion.loops import array_loops, indented
 from pymc_subsample.expansion.schedule import Place
 from pymc_subsample.expansion.statements import in_memory
 
@@ -76,7 +76,7 @@ def compile_batch(
         calls.append(f"loop{kind}({given})")
         keys.append(key)
     head = f"def {name}({', '.join(arguments)}):"
-    source = "\n".join([head, *_indented([*before, *calls, *after], 1)])
+    source = "\n".join([head, *indented([*before, *calls, *after], 1)])
     return compile_source(name, source, functions, signature, "|".join(keys))
 
 
@@ -104,11 +104,7 @@ def _loop(
     others = [] if at is None else [f"if rows[{at}, i] != {number}:", "    continue"]
     lines = [
         f"def loop({arguments}):",
-        *_indented([*room, *code.before, "for i in range(rows.shape[1]):"], 1),
-        *_indented([*others, *code.lines, *row], 2),
+        *indented([*room, *code.before, "for i in range(rows.shape[1]):"], 1),
+        *indented([*others, *code.lines, *row], 2),
     ]
     return "\n".join(lines), dict(code.functions), code.keys
-
-
-def _indented(lines: Sequence[str], levels: int) -> list[str]:
-    return [f"{'    ' * levels}{line}" for line in lines]

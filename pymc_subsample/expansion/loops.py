@@ -89,6 +89,11 @@ def array_loops(
     return Schedule(loops.statements, [p.name for p in results], CheaperOps, "k", loops.constants)
 
 
+def indented(lines: Sequence[str], levels: int) -> list[str]:
+    """Return lines of code some levels deeper."""
+    return [f"{'    ' * levels}{line}" for line in lines]
+
+
 def _target(code: str, var: Variable) -> Place:
     """Return the places that an output goes to: "grad[4 + i]" or "total[0]"."""
     name, at = code.removesuffix("]").split("[")

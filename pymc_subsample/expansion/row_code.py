@@ -19,7 +19,7 @@ from pymc_subsample.compiled.cache import compile_part
 from pymc_subsample.compiled.functions import FAST, MATRIX, VECTOR, compile_graph
 from pymc_subsample.expansion.fusion import MOST_OPERATIONS, fuse, row_graph
 from pymc_subsample.expansion.linear_source import LoopCode
-from pymc_subsample.expansion.loops import row_loops
+from pymc_subsample.expansion.loops import indented, row_loops
 from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.expansion.quadratic import STEP
 from pymc_subsample.expansion.schedule import Place, Schedule
@@ -194,13 +194,13 @@ class RowCode:
                 calls[-1] += lines
                 key = None if key is None or found is None else key + found
         if len(calls) == 1:
-            return names, LoopCode(_indented(before, 1), "\n".join(_indented(calls[0], 2))), key
+            return names, LoopCode(indented(before, 1), "\n".join(indented(calls[0], 2))), key
         lines = [f"kind = rows[{self._kind_at}, i]"]
         for kind, call in enumerate(calls):
             test = f"if kind == {kind}" if kind == 0 else f"elif kind == {kind}"
             lines.append(f"{test if kind + 1 < len(calls) else 'else'}:")
-            lines += _indented(call, 1)
-        return names, LoopCode(_indented(before, 1), "\n".join(_indented(lines, 2))), key
+            lines += indented(call, 1)
+        return names, LoopCode(indented(before, 1), "\n".join(indented(lines, 2))), key
 
     def of_kind(self, kind: int) -> "RowCode":
         """Return the code of rows of one kind.
@@ -295,14 +295,14 @@ class RowCode:
             stores = [f"if e <= {f}: y[{row} + {f}, i] = {slope}" for f, slope in enumerate(slopes)]
         others = [f"if rows[{self._kind_at}, i] != {kind}:", "    continue"]
         turn = [*(others if self._tests else []), *loops.lines, *stores]
-        body = [*loops.before, "for i in range(rows.shape[1]):", *_indented(turn, 1)]
+        body = [*loops.before, "for i in range(rows.shape[1]):", *indented(turn, 1)]
         if slopes:
             directions = [f"d{e} = 1.0 if e == {e} else 0.0" for e in range(len(slopes))]
-            body = [f"for e in range({len(slopes)}):", *_indented([*directions, *body], 1)]
+            body = [f"for e in range({len(slopes)}):", *indented([*directions, *body], 1)]
         lines = [
             f"def loops({arguments}):",
             f"    y = np.empty(({len(results)}, rows.shape[1]))",
-            *_indented(body, 1),
+            *indented(body, 1),
             "    return y",
         ]
         text = "\n".join(lines)
@@ -381,7 +381,3 @@ def _elements(fgraph: FunctionGraph) -> int:
     """Return how many numbers there are in a row's graph."""
     shapes = [v.type.shape for node in fgraph.apply_nodes for v in node.outputs]
     return sum(prod(n for n in shape if n is not None) for shape in shapes)
-
-
-def _indented(lines: Sequence[str], levels: int) -> list[str]:
-    return [f"{'    ' * levels}{line}" for line in lines]
