@@ -165,11 +165,10 @@ def _one_process(dispatcher: Any, signature: types.Type) -> Iterator[None]:
 class _Kept(caching.NullCache):
     """Compiled code of one function: a file per signature, headed by its checksum."""
 
-    # Checksum of what was read, if it was.
-    loaded: bytes | None = None
-
     def __init__(self, name: str, key: str):
         self.name, self.key = name, key
+        # Checksums of what was read, by signature.
+        self.loaded: dict[types.Type, bytes] = {}
 
     def path(self, signature: types.Type, codegen: Any) -> Path:
         identity = repr((self.key, str(signature), codegen.magic_tuple()))
@@ -189,7 +188,7 @@ class _Kept(caching.NullCache):
         code = self.read(sig, target_context.codegen())
         if code is None:
             return None
-        self.loaded = sha256(code).digest()
+        self.loaded[sig] = sha256(code).digest()
         return CompileResult._rebuild(target_context, *pickle.loads(code))
 
     def save_overload(self, sig: types.Type, data: CompileResult):
@@ -215,8 +214,8 @@ class _Given(caching.NullCache):
         return CompileResult._rebuild(target_context, *pickle.loads(self.code))
 
 
-def packed(dispatcher: Any) -> tuple[bytes, list[str]]:
-    """Return the machine code of a function of one signature, for `unpacked`, and what it needs.
+def packed(dispatcher: Any, signature: types.Type) -> tuple[bytes, list[str]]:
+    """Return the machine code of a function, for `unpacked`, and what it needs.
 
     Raises
     ------
@@ -224,8 +223,10 @@ def packed(dispatcher: Any) -> tuple[bytes, list[str]]:
         If it holds addresses of this process, or another one has compiled it again since: the last
         bits of what it computes may be others.
     """
-    [result] = dispatcher.overloads.values()
-    codegen, loaded = result.target_context.codegen(), getattr(dispatcher._cache, "loaded", None)
+    dispatcher.compile(signature)  # if it is not yet
+    result = dispatcher.overloads[signature.args]
+    codegen = result.target_context.codegen()
+    loaded = getattr(dispatcher._cache, "loaded", {}).get(result.signature)
     if result.library.has_dynamic_globals:
         raise pickle.PicklingError(f"{dispatcher.__name__} holds addresses")
     if loaded is None:

@@ -5,12 +5,12 @@ compiled once for all models. For that every function of one role has one explic
 results written into arrays that the caller owns.
 """
 
-import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 import llvmlite.binding
 import numba
@@ -56,30 +56,28 @@ class Compiled:
         Its only one.
     key : str or None
         Identifies the function for the disk cache; None where it cannot be cached.
-    at_home : bool
-        Whether it calls functions by names that other processes need not know.
+    called : tuple of Named
+        What it calls by name.
     """
 
     function: Callable
     signature: types.Type
     key: str | None
-    at_home: bool = False
+    called: "tuple[Named, ...]" = ()
 
     def __call__(self, *arguments: Any) -> None:
         """Call the function from Python; other threads go on meanwhile."""
         self.function(*arguments)
 
     def __reduce__(self) -> tuple:
-        """Pickle as machine code.
+        """Pickle as machine code, with what it calls, which has a name there before it is loaded.
 
         Raises
         ------
         pickle.PicklingError
-            If it calls functions by name, or `packed` does.
+            If `packed` does.
         """
-        if self.at_home:
-            raise pickle.PicklingError(f"{self.function.__name__} calls functions by name")
-        return _received, (*packed(self.function), self.signature)
+        return _received, (self.called, *packed(self.function, self.signature), self.signature)
 
     @property
     def address(self) -> int:
@@ -91,8 +89,10 @@ class Compiled:
         return _get_wrapper_address(self.function, self.signature)
 
 
-def _received(code: bytes, needs: Sequence[str], signature: types.Type) -> Compiled:
-    return Compiled(unpacked(code, needs, signature), signature, None)
+def _received(
+    called: "tuple[Named, ...]", code: bytes, needs: Sequence[str], signature: types.Type
+) -> Compiled:
+    return Compiled(unpacked(code, needs, signature), signature, None, called)
 
 
 def compile_graph(
@@ -168,21 +168,31 @@ def compile_source(
     environment: dict,
     signature: types.Type,
     key: str | None,
-    at_home: bool = False,
 ) -> Compiled:
     """Compile Python source to a numba function with an explicit signature, cached under `key`.
 
-    `key` identifies everything that `environment` holds; with None nothing is cached. `at_home`:
-    see `Compiled`.
+    `environment` has what it reads: `Named` functions are called by their names, `Compiled` ones
+    are a part of it. `key` identifies everything else there; with None nothing is cached.
     """
-    defined = {**environment, "__name__": __name__}
+    words = set(re.findall(r"\w+(?=\()", source))
+    called = {k: v for k, v in environment.items() if isinstance(v, Named) and k in words}
+    parts = {k: v for k, v in environment.items() if isinstance(v, Compiled)}
+    head, body = source.strip("\n").split("\n", 1)
+    fetched = "".join(f"    {k} = _{k}()\n" for k in sorted(called))
+    source = f"{head}\n{fetched}{body}"
+    defined = {k: v for k, v in environment.items() if not isinstance(v, Named)}
+    defined |= {k: v.function for k, v in parts.items()}
+    defined |= {f"_{k}": v.fetch for k, v in called.items()} | {"__name__": __name__}
     exec(compile(source, "<string>", "exec"), defined)
     function = defined[name]
     options = {"error_model": "numpy", "fastmath": FAST, "nogil": True}
     if key is not None:
-        parts = [key, str(signature), source, f"fastmath {pytensor.config.numba__fastmath}"]
-        key = sha256("|".join(parts).encode()).hexdigest()
-    return Compiled(compile_kept(function, key, [signature], **options), signature, key, at_home)
+        known = [key, *(called[k].symbol for k in sorted(called)), str(signature), source]
+        known.append(f"fastmath {pytensor.config.numba__fastmath}")
+        key = sha256("|".join(known).encode()).hexdigest()
+    every = (*called.values(), *(x for part in parts.values() for x in part.called))
+    made = compile_kept(function, key, [signature], **options)
+    return Compiled(made, signature, key, tuple(dict.fromkeys(every)))
 
 
 def inner(function: Callable | None = None, **options: Any):
@@ -264,23 +274,38 @@ def functions_at(typingctx: BaseTypingContext, addresses: types.Type, signatures
     return kind(addresses, signatures), codegen
 
 
-class Named(NamedTuple):
+@dataclass(frozen=True)
+class Named:
     """A function that is `kept`, to call from other compiled code without being a part of it."""
 
     symbol: str
     fetch: Callable  # Returns it in compiled code.
-    function: Callable  # Kept alive while it may be called.
+    compiled: Compiled  # Kept alive while it may be called.
+
+    def __reduce__(self) -> tuple:
+        """Pickle as machine code that is known by the same name where it is unpickled."""
+        return _named, (self.symbol, self.compiled)
 
 
 def by_name(name: str, function: Callable, signature: types.Type) -> Named:
     """Make a function that is `kept` known by a name, to which its signature is added.
 
     It is looked up when the code that calls it is loaded, so that this can be kept on disk too, by
-    a process that has called `by_name` before. Code that calls it stays `at_home`.
+    a process that has called `by_name` before.
     """
     symbol = f"pymc_subsample_{name}_{sha256(str(signature).encode()).hexdigest()[:16]}"  # 64 bits
-    llvmlite.binding.add_symbol(symbol, _get_wrapper_address(function, signature))
-    kind = types.FunctionType(signature)
+    return _known.get(symbol) or _named(symbol, Compiled(function, signature, None))
+
+
+_known: dict[str, Named] = {}
+
+
+def _named(symbol: str, compiled: Compiled) -> Named:
+    """Make a function known by a name, unless one of it is."""
+    if symbol in _known:
+        return _known[symbol]
+    llvmlite.binding.add_symbol(symbol, compiled.address)
+    kind = types.FunctionType(compiled.signature)
 
     @numba.extending.intrinsic
     def named(typingctx: BaseTypingContext):
@@ -291,7 +316,8 @@ def by_name(name: str, function: Callable, signature: types.Type) -> Named:
 
         return kind(), codegen
 
-    return Named(symbol, named, function)
+    _known[symbol] = Named(symbol, named, compiled)
+    return _known[symbol]
 
 
 def address_of(rng: np.random.Generator) -> int:

@@ -4,7 +4,6 @@ Kernels are compiled once for all models, those of blocks once for all of one fo
 of the code that calls them: linked into it they would be optimised anew, for seconds.
 """
 
-import re
 from collections.abc import Mapping
 from hashlib import sha256
 from inspect import signature as parameters
@@ -101,17 +100,9 @@ def composed(
     **environment: Any,
 ) -> Compiled:
     """Compile source that calls other compiled functions, and kernels by name."""
-    functions = {k: v.function for k, v in environment.items() if isinstance(v, Compiled)}
-    called = sorted(kernels.keys() & set(re.findall(r"\w+(?=\()", source)))
-    keys = [*map(_key, environment.values()), *(kernels[kernel].symbol for kernel in called)]
+    keys = [*map(_key, environment.values())]
     known = None if None in keys else "|".join(map(str, keys))
-    fetched = "".join(f"    {kernel} = _{kernel}()\n" for kernel in called)
-    head, body = source.strip("\n").split("\n", 1)
-    bound = {f"_{kernel}": kernels[kernel].fetch for kernel in called}
-    names = {"np": np} | bound | environment | functions
-    parts = [x for x in environment.values() if isinstance(x, Compiled)]
-    at_home = bool(called) or any(part.at_home for part in parts)
-    return compile_source(name, f"{head}\n{fetched}{body}", names, signature, known, at_home)
+    return compile_source(name, source, {"np": np, **kernels, **environment}, signature, known)
 
 
 def _key(value: Any) -> str | None:

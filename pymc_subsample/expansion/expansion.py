@@ -284,8 +284,7 @@ class Expansion:
         Without the rows, unless processes share them.
         """
         part = object.__new__(Expansion)
-        compiled = [(n, x) for n, x in vars(self).items() if isinstance(x, Compiled)]
-        names = [*_PORTABLE, *(name for name, x in compiled if not x.at_home)]
+        names = [*_PORTABLE, *(n for n, x in vars(self).items() if isinstance(x, Compiled))]
         names += ["store"] if self.store.shared else []
         part.__dict__ = {name: getattr(self, name) for name in names}
         return part

@@ -21,6 +21,7 @@ from pymc_subsample.compiled.functions import (
     MATRIX,
     VECTOR,
     Compiled,
+    by_name,
     compile_graph,
     compile_source,
 )
@@ -35,7 +36,7 @@ from pymc_subsample.graph.concrete import UNDIFFERENTIABLE, rebuild
 from pymc_subsample.graph.interpreter import NoForm
 from pymc_subsample.graph.nodes import is_product
 from pymc_subsample.graph.scalar_loop_gradients import gradients
-from pymc_subsample.kernels.linear import weigh
+from pymc_subsample.kernels.linear import KERNELS
 from pymc_subsample.kernels.model import (
     ALONE,
     ANCHOR,
@@ -187,7 +188,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
                     "        for e in range(v.shape[1]):",
                     "            grad[e] += weights[0, i] * v[i, e]",
                 ],
-                weigh=weigh,
+                weigh=by_name("weigh", *KERNELS["weigh"]),
             )
         rule = pt.tensor("rule", dtype="int64", shape=())
         setting = pt.tensor("setting", dtype="float64", shape=())

@@ -9,7 +9,6 @@ which takes 1 + E + E(E+1)/2 numbers per row in place of a d x d Hessian. They a
 the data columns of a packed row: the varying x_i*, l_i*, g_i and the upper triangle of H_i.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -21,6 +20,7 @@ from pytensor.graph.traversal import ancestors, toposort
 
 from pymc_subsample.compiled.functions import (
     Compiled,
+    by_name,
     compile_source,
 )
 from pymc_subsample.expansion import linear_source
@@ -39,7 +39,7 @@ from pymc_subsample.graph.concrete import UNDIFFERENTIABLE
 from pymc_subsample.graph.nodes import elemwise_name
 from pymc_subsample.graph.piecewise import Pieces
 from pymc_subsample.graph.scalar_loop_gradients import has_loops
-from pymc_subsample.kernels import linear as kernels
+from pymc_subsample.kernels.linear import KERNELS
 from pymc_subsample.kernels.model import ANCHOR, GRADIENT, LEFT, RESIDUAL
 from pymc_subsample.model import TallModel
 from pymc_subsample.model.predictors import MAX_COLUMNS, MAX_PREDICTORS, Predictor, are_few
@@ -92,12 +92,9 @@ def linear_expansion(
     tables = vars(affine)
     environment = tables | {
         "np": np,
-        "predict": kernels.predict,
-        "backproject": kernels.backproject,
-        "weigh": kernels.weigh,
+        **{name: by_name(name, *kernel) for name, kernel in KERNELS.items()},
     }
     table_key = "|".join(f"{k}{v.shape}{v.tobytes().hex()}" for k, v in tables.items())
-    table_key += inspect.getsource(kernels)
 
     def build(
         name: str,

@@ -13,11 +13,13 @@ runs over rows and vectorises. The map is given by integer tables, each with one
 """
 
 import numpy as np
+from numba import types
 
-from pymc_subsample.compiled.functions import FAST, inner
+from pymc_subsample.compiled.cache import kept
+from pymc_subsample.compiled.functions import FAST, MATRIX, SCALAR, VECTOR
 from pymc_subsample.kernels.model import BLOCK_POISSON, MINIBATCH, PERTURBED
 
-_jit = inner(fastmath=FAST, error_model="numpy")
+_jit = kept(fastmath=FAST)
 
 
 @_jit
@@ -125,3 +127,17 @@ def weigh(rule, weight, setting, d, v):
         for e in range(v.shape[0]):
             for i in range(d.shape[0]):
                 v[e, i] *= weight / -np.expm1(-weight * d[i])
+
+
+# Constants of compiled code cannot be written to.
+_SCALES, _TABLE = (
+    types.Array(SCALAR, 1, "C", readonly=True),
+    types.Array(types.int64, 2, "C", readonly=True),
+)
+_MAP = (_TABLE, _SCALES) * 3
+# The functions, with what a model's functions call them with, by their names.
+KERNELS = {
+    "predict": (predict, types.void(*_MAP, VECTOR, MATRIX, MATRIX)),
+    "backproject": (backproject, types.void(*_MAP, MATRIX, MATRIX, VECTOR)),
+    "weigh": (weigh, types.void(types.int64, SCALAR, SCALAR, VECTOR, MATRIX)),
+}
