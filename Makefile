@@ -45,7 +45,7 @@ types: $(call ready,dev)  ## Check types
 	$(BIN)/mypy
 
 docs: $(call ready,docs)  ## Build the documentation into docs/_build/html
-	$(BIN)/python -m sphinx -W --keep-going -q -j 4 -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs docs/_build/html
 
 benchmark: $(call ready,benchmark)  ## Compare with other samplers
 	$(BIN)/python tests/benchmarks/run_all.py $(BENCHMARK_ARGS)

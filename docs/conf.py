@@ -3,6 +3,7 @@ from pathlib import Path
 
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx.util.parallel import make_chunks
 
 from pymc_subsample import __version__
 
@@ -35,6 +36,8 @@ nb_execution_timeout = 600
 nb_merge_streams = True
 # It is about the machine that builds the pages.
 os.environ["PYTHONWARNINGS"] = "ignore:PyTensor could not link to a BLAS"
+# Pages run side by side, one on each processor.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
@@ -57,22 +60,33 @@ html_theme_options = {
 html_sidebars = {"**": ["groups.html"]}
 
 
-LONGEST = {
-    f"tutorials/{name}"
-    for name in ("comparing_models", "exact_or_perturbed", "hmcecs", "minibatch_tests", "planes")
-}
+# Pages that take longest to run, in order.
+LONGEST = [
+    "tutorials/exact_or_perturbed", "tutorials/planes", "tutorials/comparing_models",
+    "tutorials/hmcecs", "howto/time_in_panels", "quickstart", "howto/events_and_censoring",
+    "tutorials/stochastic_gradients", "howto/panels", "howto/latent_classes",
+    "tutorials/minibatch_tests", "howto/missing_values",
+]  # fmt: skip
 
 
-def spread_out(app, env, docnames):
-    """Have processes that read successive pages run notebooks of about as many minutes each."""
+def deal_out(app, env, docnames):
+    """Deal pages that are run to Sphinx's processes, the longest first, so that all end together.
+
+    Each process reads a stretch of pages at a time.
+    """
     run = [x for x in docnames if x.startswith(("gallery/", "howto/", "quickstart", "tutorials/"))]
-    parts = (
-        [name for name in run if name in LONGEST],
-        [name for name in run if name not in LONGEST],
-        [name for name in docnames if name not in run],
-    )
-    place = {name: (i + 0.5) / len(part) for part in parts for i, name in enumerate(part)}
-    docnames.sort(key=place.__getitem__)
+    run.sort(key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST))
+    others = [x for x in docnames if x not in run]
+    stretches = make_chunks(docnames, app.parallel)
+    piles = [[] for _ in range(max(len(stretches) // app.parallel, 1) * app.parallel)]
+    for i, name in enumerate(run):
+        turn, place = divmod(i, len(piles))
+        piles[place if turn % 2 == 0 else -1 - place].append(name)
+    for pile, stretch in zip(piles, stretches, strict=False):
+        more = max(len(stretch) - len(pile), 0)
+        pile += others[:more]
+        del others[:more]
+    docnames[:] = [name for pile in [*piles, others] for name in pile]
 
 
 def as_mathml(writer, node):
@@ -86,5 +100,5 @@ def setup(app):
     """Make the folder for static files, to which the theme copies logos before Sphinx makes it."""
     Path(app.outdir, "_static").mkdir(parents=True, exist_ok=True)
     app.add_html_math_renderer("mathml", (as_mathml, None), (as_mathml, None))
-    app.connect("env-before-read-docs", spread_out)
+    app.connect("env-before-read-docs", deal_out)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -223,8 +223,7 @@ def packed(dispatcher: Any, signature: types.Type) -> tuple[bytes, list[str]]:
         If it holds addresses of this process, or another one has compiled it again since: the last
         bits of what it computes may be others.
     """
-    dispatcher.compile(signature)  # if it is not yet
-    result = dispatcher.overloads[signature.args]
+    result = dispatcher.get_compile_result(signature)
     codegen = result.target_context.codegen()
     loaded = getattr(dispatcher._cache, "loaded", {}).get(result.signature)
     if result.library.has_dynamic_globals:

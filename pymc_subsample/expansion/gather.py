@@ -10,10 +10,20 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from numba import types
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.compiled.functions import Compiled, compile_source, load, lower
+from pymc_subsample.compiled.functions import (
+    INDEX,
+    MATRIX,
+    Compiled,
+    Named,
+    by_name,
+    compile_source,
+    load,
+    lower,
+)
 from pymc_subsample.kernels.model import GATHER
 from pymc_subsample.rows.columns import StoredColumn
 from pymc_subsample.rows.mapped import RepeatedRow
@@ -110,7 +120,6 @@ def compile_gather(
     """
     n_kinds = len(columns.starts)
     several = n_kinds > 1
-    table: list[int] = list(columns.starts[1:])
     lines = ["def gather(columns, index, rows):", "    m = rows.shape[1]"]
     if several:
         lines += [
@@ -119,23 +128,25 @@ def compile_gather(
             "        for i in range(m):",
             "            kind[i] += index[i] >= columns[k]",
         ]
+    else:
+        lines.append("    kind = index")  # which nobody reads
     kinds: dict[np.dtype, list[tuple[int, int, int]]] = {}
-    for position, source, element in direct:
+    for position, source, element in sorted(direct, key=lambda x: str(columns.type(*x[1:]))):
         kinds.setdefault(columns.type(source, element), []).append((position, source, element))
-    for dtype, members in kinds.items():
-        # Addresses are read out of the inner loop: for all the compiler knows, rows change them.
-        width = 1 + 2 * n_kinds
-        lines += [
-            f"    for k in range({len(table)}, {len(table) + width * len(members)}, {width}):",
-            "        position, start, stride = columns[k], columns[k + 1], columns[k + 2]",
-            "        for i in range(m):",
-            *(["            at = k + 1 + 2 * kind[i]"] if several else []),
-            *(["            start, stride = columns[at], columns[at + 1]"] if several else []),
-            f"            rows[position, i] = load(start + stride * index[i], np.{dtype})",
-        ]
+    # Where those of each type begin and end is in the table too: equal types have one function.
+    at = n_kinds - 1
+    ends = np.cumsum([at + 2 * len(kinds), *((1 + 2 * n_kinds) * len(x) for x in kinds.values())])
+    table = [*columns.starts[1:], *(int(x) for pair in pairwise(ends) for x in pair)]
+    environment: dict = {"np": np, "load": load}
+    for k, (dtype, members) in enumerate(kinds.items()):
+        environment[f"pack_{dtype}"] = _pack(dtype)
+        where = at + 2 * k
+        lines.append(
+            f"    pack_{dtype}(columns, columns[{where}], columns[{where + 1}], {n_kinds}, kind, "
+            "index, rows)"
+        )
         for position, source, element in members:
             table += position, *columns.element(source, element)
-    environment: dict = {"np": np, "load": load}
     key: str | None = "gather"
     if derived:
         graphs = [graph.astype("float64") for graph, *_ in derived]
@@ -165,6 +176,31 @@ def compile_gather(
                 ]
     gather = compile_source("gather", "\n".join(lines), environment, GATHER, key)
     return gather, np.array(table, dtype=np.int64)
+
+
+# Packs columns of one type, of which the table has each one's position and, by kind of row, where
+# row 0 would be and the bytes from row to row.
+_PACK = """
+def {name}(columns, begin, end, n_kinds, kind, index, rows):
+    for k in range(begin, end, 1 + 2 * n_kinds):
+        # Read out of the inner loop: for all the compiler knows, rows change them.
+        position, start, stride = columns[k], columns[k + 1], columns[k + 2]
+        if n_kinds == 1:
+            for i in range(rows.shape[1]):
+                rows[position, i] = load(start + stride * index[i], np.{dtype})
+        else:
+            for i in range(rows.shape[1]):
+                at = k + 1 + 2 * kind[i]
+                rows[position, i] = load(columns[at] + columns[at + 1] * index[i], np.{dtype})
+"""
+_PACKING = types.void(INDEX, *[types.int64] * 3, INDEX, INDEX, MATRIX)
+
+
+def _pack(dtype: np.dtype) -> Named:
+    name = f"pack_{dtype}"
+    source = _PACK.format(name=name, dtype=dtype)
+    made = compile_source(name, source, {"np": np, "load": load}, _PACKING, "pack")
+    return by_name(name, made.function, _PACKING)
 
 
 def _flat(graph: Variable, elements: Sequence[int]) -> Variable:

@@ -1,6 +1,8 @@
 """Steps go through pickle and cloudpickle, and go on there as here."""
 
 import pickle
+import subprocess
+import sys
 
 import cloudpickle
 import numpy as np
@@ -88,18 +90,42 @@ def test_functions_that_pickle_cannot_name():
     np.testing.assert_array_equal(draws(copied, point), draws(step, point))
 
 
-def test_functions_that_call_kernels_by_name_stay_at_home():
-    """Another process that has not loaded these kernels would run into them."""
+CALLED_BY_NAME = """
+import pickle
+import sys
+
+import numpy as np
+
+made, given, found = pickle.load(sys.stdin.buffer)
+for name, expected in found.items():
+    arguments = [x.copy() for x in given[name]]
+    made[name](*arguments)
+    for x, y in zip(arguments, expected, strict=True):
+        np.testing.assert_array_equal(x, y)
+"""
+
+
+def test_functions_take_along_what_they_call_by_name():
+    """Another process has not loaded these kernels; it computes the same bits."""
     rng = np.random.default_rng(1)
     with pm.Model():
         scale = pm.HalfNormal("scale")
         effects = pm.Normal("effects", 0, scale, shape=4)
         pm.Normal("y", effects[rng.integers(4, size=200)], 1, observed=rng.normal(size=200))
         expansion = pms.HMCECS(subsample_size=50, n_blocks=5).expansion
-    for function in (expansion.forward, expansion.backward):
-        with pytest.raises(pickle.PicklingError, match="by name"):
-            pickle.dumps(function)
-    portable = vars(expansion.portable())
-    assert "forward" not in portable
-    assert "anchor" in portable
+    theta, center = rng.normal(size=expansion.theta_size), rng.normal(size=expansion.phi_size)
+    rows = expansion.take(np.arange(20))
+    given = {
+        "forward": (theta, center.copy(), np.empty(1)),
+        "backward": (theta, center, np.zeros(expansion.theta_size)),
+        "anchor": (center, rows),
+    }
+    made = {name: getattr(expansion, name) for name in given}
+    assert all(function.called for function in made.values())
+    found = {name: [x.copy() for x in values] for name, values in given.items()}
+    for name, arguments in found.items():
+        made[name](*arguments)
+    sent = pickle.dumps((made, given, found))
+    subprocess.run([sys.executable, "-c", CALLED_BY_NAME], input=sent, check=True)
+    assert "forward" in vars(expansion.portable())
     cloudpickle.dumps(expansion.portable())

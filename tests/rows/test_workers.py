@@ -520,14 +520,13 @@ def test_code_is_sent_once_per_worker(case, monkeypatch):
 
 def test_code_of_another_processor_is_refused(case):
     ex, _ = case("bernoulli_logit")
-    code, needs, signature = ex.anchor.__reduce__()[1]
-    rebuild = ex.anchor.__reduce__()[0]
+    rebuild, (called, code, needs, signature) = ex.anchor.__reduce__()
     with pytest.raises(RuntimeError, match="compiled for"):
-        rebuild(code, [*needs[:-1], "another"], signature)
+        rebuild(called, code, [*needs[:-1], "another"], signature)
     rows = ex.take(np.arange(5))
     center, again = np.zeros(ex.phi_size), rows.copy()
     ex.anchor(center, rows)
-    rebuild(code, needs, signature)(center, again)
+    rebuild(called, code, needs, signature)(center, again)
     np.testing.assert_array_equal(rows, again)
 
 
