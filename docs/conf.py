@@ -62,10 +62,10 @@ html_sidebars = {"**": ["groups.html"]}
 
 # Pages that take longest to run, in order.
 LONGEST = [
-    "tutorials/exact_or_perturbed", "tutorials/planes", "tutorials/comparing_models",
-    "tutorials/hmcecs", "howto/time_in_panels", "quickstart", "howto/events_and_censoring",
-    "tutorials/stochastic_gradients", "howto/panels", "howto/latent_classes",
-    "tutorials/minibatch_tests", "howto/missing_values",
+    "tutorials/exact_or_perturbed", "tutorials/planes", "howto/time_in_panels",
+    "howto/events_and_censoring", "tutorials/hmcecs", "howto/panels", "tutorials/comparing_models",
+    "tutorials/stochastic_gradients", "howto/latent_classes", "howto/missing_values",
+    "gallery/correlated_slopes", "howto/categories",
 ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from pymc_subsample.chain.shared_arguments import SharedContinuous, read_argumen
 from pymc_subsample.chain.sharing import Shared, ready, undecided
 from pymc_subsample.choice.few_rows import few_rows
 from pymc_subsample.diagnostics.checks import amount
-from pymc_subsample.model import TallModelError
+from pymc_subsample.model import JumpError, TallModelError
 from pymc_subsample.model.discovery import row_terms
 from pymc_subsample.model.own_steps import own_steps
 from pymc_subsample.samplers.hmc_ecs.step import HMCECS
@@ -88,7 +88,8 @@ def auto(
         Whether to return PyMC's own NUTS, on all rows, where subsampling does not help: where the
         rows are few, where most are read and NUTS is as fast, or where the model is refused. The
         message says why. Without it, few rows are subsampled all the same, and a model that is
-        refused raises.
+        refused raises; so does, with it too, one whose log-likelihood has jumps, which NUTS does
+        not see.
     target_accept : float, optional
         Acceptance rate that step sizes are tuned to, between 0 and 1. Default: 0.8.
     path_length : float, optional
@@ -166,7 +167,7 @@ def subsampling_step(
                 return None
             first, unsaid = _quietly(HMCECS, given)
         except TallModelError as refusal:
-            if not fallback:
+            if not fallback or isinstance(refusal, JumpError):
                 raise
             _say_nuts(f"HMCECS refuses the model. {refusal}")
             return None

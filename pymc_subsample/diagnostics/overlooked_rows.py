@@ -52,7 +52,7 @@ def check_overlooked(look: Look | None) -> list[Finding]:
     return [
         OVERLOOKED.check(
             deep,
-            "All rows make some of the draws all but impossible: their log density is "
+            "Given all rows, some of the draws are all but impossible: their log density is "
             f"{how_deep(deep)}. Either rows matter there that batches hardly ever contained, or "
             f"the chain had not yet converged. {OVERLOOKED.remedy}",
         )

@@ -19,7 +19,7 @@ import numpy as np
 from pymc.util import is_transformed_name
 
 from pymc_subsample.expansion.expansion import Expansion
-from pymc_subsample.model import TallModel, TallModelError
+from pymc_subsample.model import JumpError, TallModel
 from pymc_subsample.model.binding import quoted
 
 # Lengths of the segments and the distance of the other variables from the start: in unconstrained
@@ -91,12 +91,12 @@ class Continuity:
             return [float(self.expansion.totals([rows], phi, True)[3][0]) for rows in self._groups]
 
     def require(self, advice: str, points: np.ndarray | None = None) -> None:
-        """Raise `TallModelError` where there is a gap; `advice` is what remains to be done."""
+        """Raise `JumpError` where there is a gap; `advice` is what remains to be done."""
         gap = self.gap(points)
         if gap is None:
             return
         moved = ", ".join(map(quoted, gap.names))
-        raise TallModelError(
+        raise JumpError(
             f"The gradient of the log-likelihood of {', '.join(map(repr, self.model.likelihood))} "
             f"does not describe how it changes with {moved}: integrated along a line of length "
             f"{gap.length:.2g} (in unconstrained space), it misses {gap.missing:.0%} of the "

@@ -33,6 +33,10 @@ class TallModelError(ValueError):
     """
 
 
+class JumpError(TallModelError):
+    """The log-likelihood has jumps: samplers that move by gradients, NUTS too, do not see them."""
+
+
 class CoupledRows(Exception):
     """An Op mixes rows (internal: turned into a `TallModelError` that names the variable)."""
 

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from chains import QUIET, assert_moments
 from exact_cases import logistic
@@ -295,6 +296,18 @@ def test_a_model_that_is_refused_is_for_nuts_or_an_error(said):
         pms.auto(model=kinks())
     assert type(pms.auto(model=kinks(), fallback=True)) is pm.NUTS
     assert any("NUTS on all rows. HMCECS refuses the model. " in message for message in said())
+
+
+def test_jumps_are_not_left_to_nuts():
+    """It does not see them, and samples a wrong posterior."""
+    rng = np.random.default_rng(2)
+    with pm.Model() as model:
+        cut, step = pm.Normal("cut", initval=0.1), pm.Normal("step")
+        beyond = pt.switch(rng.normal(size=5_000) > cut, 1.0, 0.0)
+        pm.Normal("y", step * beyond, 1, observed=rng.normal(size=5_000))
+    for fallback in (False, True):
+        with pytest.raises(pms.TallModelError, match="has a step there"):
+            pms.auto(model=model, fallback=fallback)
 
 
 @pytest.mark.costly

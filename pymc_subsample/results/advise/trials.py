@@ -19,7 +19,7 @@ from pymc_subsample.choice.auto import ALIKE, PATIENCE, time_of_exact_draws
 from pymc_subsample.choice.few_rows import USUAL
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE
 from pymc_subsample.graph.numpy_functions import numpy_function
-from pymc_subsample.model import TallModelError
+from pymc_subsample.model import JumpError, TallModelError
 from pymc_subsample.results.advise.decision import (
     AllRows,
     code,
@@ -78,7 +78,9 @@ class Trials:
                 self._try(name, asked=chosen is not None)
             except (TallModelError, OutgrownError) as refusal:
                 self._refuse(name, refusal)
-                if isinstance(refusal.__cause__, UNDIFFERENTIABLE):
+                if isinstance(refusal, JumpError) or isinstance(
+                    refusal.__cause__, UNDIFFERENTIABLE
+                ):
                     refuse_bad_start(self.model, refusal)
                     if chosen is None:
                         without = [x for x, advised in ADVISED.items() if not advised.by_gradients]
@@ -91,7 +93,8 @@ class Trials:
             name, error = next(iter(self._refusals.items()))
             refuse_bad_start(self.model, error)
             reason = f"{name} refuses the model. {error}"
-            return self._with_options(on_all_rows(self.empty, reason))
+            instead = self._metropolis if isinstance(error, JumpError) else None
+            return self._with_options(on_all_rows(self.empty, reason, instead))
         advice, said = preferred(self.found), []
         exact = self.others.get("ScalableMH")
         if exact is not None and advice.recommendation == "HMCECS":
@@ -117,6 +120,13 @@ class Trials:
         if advice.recommendation != advice.tried:
             return [f"pms.auto() subsamples all the same, with {taken}."]
         return [f"pms.auto() takes {taken}: it counts what draws read, and runs no pilots."]
+
+    @property
+    def _metropolis(self) -> tuple[str, str]:
+        """What takes no gradients, and its code: PyMC's own choice would be NUTS for jumps."""
+        if any(isinstance(refusal, JumpError) for refusal in self._refusals.values()):
+            return "pm.Metropolis", "pm.sample(step=pm.Metropolis())"
+        return "pm.sample", "pm.sample()"
 
     @property
     def _modes(self) -> list:
@@ -183,7 +193,7 @@ class Trials:
             each = step.transitions_per_draw * nuts_cost.seconds_per_evaluation(step)
             fixed = nuts_cost.COMPILE_SECONDS + nuts_cost.DRAWS * each
             rate = pilot.ess_per_draw / each
-            return AllRows("pm.Metropolis", ("pm.sample", "pm.sample()"), rate, fixed)
+            return AllRows("pm.Metropolis", self._metropolis, rate, fixed)
         start = thread_time()
         full = projection_of(step)
         spare -= thread_time() - start

@@ -106,7 +106,7 @@ def of_overlooked(look: Look) -> str:
     if not (deep := depth(look.logp, look.logp[: len(look.usual)])) > 1:
         return ""
     return (
-        "All rows make some of the draws all but impossible: their log density is "
+        "Given all rows, some of the draws are all but impossible: their log density is "
         f"{how_deep(deep)}. Rows matter there that the sampler did not see, or it is stuck there. "
         "pms.HMCECS and pms.ScalableMH look for such rows; tune and sample for longer."
     )

@@ -603,6 +603,24 @@ def test_without_gradients_metropolis_is_tried():
         assert "control_variate_order=None" in advice.code
 
 
+@pytest.mark.costly(cases=0)
+def test_jumps_are_never_for_nuts():
+    """It would be called exact, and does not see them."""
+    rng = np.random.default_rng(2)
+    with pm.Model() as model:
+        cut, step = pm.Normal("cut", initval=0.1), pm.Normal("step")
+        beyond = pt.switch(rng.normal(size=20_000) > cut, 1.0, 0.0)
+        pm.Normal("y", step * beyond, 1, observed=rng.normal(size=20_000))
+    advice = pms.advise(model, effective_draws=MANY, **SHORT)
+    assert advice.tried == "MinibatchBarkerMH"
+    assert advice.against == "pm.Metropolis"
+    assert advice.recommendation in {"MinibatchBarkerMH", "pm.Metropolis"}
+    assert "pm.sample(step=pm" in advice.code
+    advice = pms.advise(model, samplers="HMCECS", **SHORT)
+    assert advice.recommendation == "pm.Metropolis"
+    assert advice.code == "pm.sample(step=pm.Metropolis())"
+
+
 @pytest.mark.costly
 def test_binary_variables_are_for_gibbs(monkeypatch):
     model = spins()
