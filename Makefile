@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 LOWEST := $(VENV)-lowest
 NEWEST := $(VENV)-newest
 LOWEST_TESTS := $(addprefix tests/, diagnostics/test_checks.py compiled/test_functions.py results/test_expectations.py \
-	chain/test_pm_sample.py choice/test_block.py \
+	chain/test_pickles.py chain/test_pm_sample.py choice/test_block.py \
 	samplers/hmc_ecs/test_step.py::test_result_is_what_pymc_and_arviz_expect)
 ready = $(VENV)/.ready-$(1)
 

@@ -139,7 +139,7 @@ def subsampling(**arguments: Any) -> Iterator[None]:
         If there is an argument that `auto` does not take.
     TallModelError
         In `pm.sample`, if the model's rows cannot be subsampled; with ``fallback=True`` PyMC
-        samples such a model as it does outside of the block.
+        samples such a model as it does outside of the block, unless its log-likelihood has jumps.
     ValueError
         In `pm.sample`, if it is given what is meant for PyMC's NUTS: ``target_accept=0.9`` is an
         argument of the block.

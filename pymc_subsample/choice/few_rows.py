@@ -5,11 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
+from pytensor.tensor.type import continuous_dtypes
 
 from pymc_subsample.chain.nuts_cost import COMPILE_SECONDS, DRAWS, seconds_as_written
 from pymc_subsample.chain.nuts_instead import SAVED_SECONDS, nuts
 from pymc_subsample.diagnostics.checks import amount
 from pymc_subsample.graph.concrete import root_array
+from pymc_subsample.graph.piecewise import may_jump
 from pymc_subsample.model.binding import require_rows
 from pymc_subsample.rows import Rows
 from pymc_subsample.units.choosing import may_pay
@@ -46,8 +48,11 @@ def few_rows(
     """Say so where NUTS on all rows takes 10 s at most; None too where that is not known.
 
     By a count of many gradients per draw. Where units may have variables of their own, of which a
-    row reads few, by the elements that the model's log density computes.
+    row reads few, by the elements that the model's log density computes. Not known either where
+    the log-likelihood may have jumps, which NUTS does not see.
     """
+    if _may_jump(model):
+        return None
     rows = _number(model, terms, data)
     if rows is not None:
         gradient = rows * _PER_ROW * max(1.0, size(model) / _TEN)
@@ -57,6 +62,12 @@ def few_rows(
         return None
     seconds = seconds_as_written(model)
     return FewRows(rows, seconds) if seconds <= COMPILE_SECONDS + SAVED_SECONDS else None
+
+
+def _may_jump(model: pm.Model) -> bool:
+    moving = [v for v in model.free_RVs if v.type.dtype in continuous_dtypes]
+    given = [x for v in model.observed_RVs for x in v.owner.inputs]
+    return may_jump([*given, *model.potentials], moving)
 
 
 def _number(

@@ -132,12 +132,18 @@ def _compiled(
     if key is not None:
         dispatcher._cache = _Kept(function.__name__, key)
     if signatures:
-        with typeinfer.register_dispatcher(dispatcher):
-            for signature in signatures:
-                with _one_process(dispatcher, signature):
-                    dispatcher.compile(signature)
+        for signature in signatures:
+            compile_for(dispatcher, signature)
         dispatcher.disable_compile()
     return dispatcher
+
+
+def compile_for(dispatcher: Any, signature: types.Type) -> None:
+    """Compile a function for a signature, or load it, unless that has been done."""
+    if signature.args in dispatcher.overloads:
+        return
+    with typeinfer.register_dispatcher(dispatcher), _one_process(dispatcher, signature):
+        dispatcher.compile(signature)
 
 
 @contextmanager
@@ -206,8 +212,8 @@ class _Kept(caching.NullCache):
 class _Given(caching.NullCache):
     """Compiled code that another process sent."""
 
-    def __init__(self, code: bytes):
-        self.code = code
+    def __init__(self, code: bytes, needs: list[str]):
+        self.code, self.needs = code, needs
 
     def load_overload(self, sig: types.Type, target_context: BaseContext):
         target_context.refresh()
@@ -223,15 +229,17 @@ def packed(dispatcher: Any, signature: types.Type) -> tuple[bytes, list[str]]:
         If it holds addresses of this process, or another one has compiled it again since: the last
         bits of what it computes may be others.
     """
-    result = dispatcher.get_compile_result(signature)
+    if isinstance(dispatcher._cache, _Given):
+        return dispatcher._cache.code, dispatcher._cache.needs
+    result = dispatcher.overloads[signature.args]
     codegen = result.target_context.codegen()
-    loaded = getattr(dispatcher._cache, "loaded", {}).get(result.signature)
+    loaded = getattr(dispatcher._cache, "loaded", {}).get(signature)
     if result.library.has_dynamic_globals:
         raise pickle.PicklingError(f"{dispatcher.__name__} holds addresses")
     if loaded is None:
         code = serialize.dumps(result._reduce())
     else:  # of which numba has not kept the code
-        code = dispatcher._cache.read(result.signature, codegen) or b""
+        code = dispatcher._cache.read(signature, codegen) or b""
         if sha256(code).digest() != loaded:
             raise pickle.PicklingError(f"the code of {dispatcher.__name__} is not kept any more")
     return code, [*_versions(), *map(str, codegen.magic_tuple())]
@@ -250,7 +258,7 @@ def unpacked(code: bytes, needs: Sequence[str], signature: types.Type) -> Any:
     has = [*_versions(), *map(str, dispatcher.targetctx.codegen().magic_tuple())]
     if has != list(needs):
         raise RuntimeError(f"compiled for {', '.join(needs)}; there is {', '.join(has)}")
-    dispatcher._cache = _Given(code)
+    dispatcher._cache = _Given(code, list(needs))
     dispatcher.compile(signature)
     dispatcher.disable_compile()
     return dispatcher

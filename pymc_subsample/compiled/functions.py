@@ -27,7 +27,14 @@ from pytensor.compile.io import In, Out
 from pytensor.compile.maker import FunctionMaker
 from pytensor.graph.basic import Variable, clone
 
-from pymc_subsample.compiled.cache import compile_kept, packed, source_flags, unpacked
+from pymc_subsample.compiled.cache import (
+    compile_for,
+    compile_kept,
+    directory,
+    packed,
+    source_flags,
+    unpacked,
+)
 from pymc_subsample.compiled.process import shared, without_collection
 
 VECTOR = types.Array(types.float64, 1, "C")
@@ -53,7 +60,7 @@ class Compiled:
     function : callable
         The numba function.
     signature : numba signature
-        Its only one.
+        The one that it is called with.
     key : str or None
         Identifies the function for the disk cache; None where it cannot be cached.
     called : tuple of Named
@@ -177,18 +184,21 @@ def compile_source(
     words = set(re.findall(r"\w+(?=\()", source))
     called = {k: v for k, v in environment.items() if isinstance(v, Named) and k in words}
     parts = {k: v for k, v in environment.items() if isinstance(v, Compiled)}
-    head, body = source.strip("\n").split("\n", 1)
-    fetched = "".join(f"    {k} = _{k}()\n" for k in sorted(called))
-    source = f"{head}\n{fetched}{body}"
+    if called:
+        head, body = source.strip("\n").split("\n", 1)
+        fetched = "".join(f"    {k} = _{k}()\n" for k in sorted(called))
+        source = f"{head}\n{fetched}{body}"
     defined = {k: v for k, v in environment.items() if not isinstance(v, Named)}
     defined |= {k: v.function for k, v in parts.items()}
     defined |= {f"_{k}": v.fetch for k, v in called.items()} | {"__name__": __name__}
     exec(compile(source, "<string>", "exec"), defined)
     function = defined[name]
     options = {"error_model": "numpy", "fastmath": FAST, "nogil": True}
-    if key is not None:
-        known = [key, *(called[k].symbol for k in sorted(called)), str(signature), source]
-        known.append(f"fastmath {pytensor.config.numba__fastmath}")
+    keys = [key, *(called[k].symbol for k in sorted(called)), *(x.key for x in parts.values())]
+    known = [k for k in keys if k is not None]
+    key = None
+    if len(known) == len(keys):
+        known += [str(signature), source, f"fastmath {pytensor.config.numba__fastmath}"]
         key = sha256("|".join(known).encode()).hexdigest()
     every = (*called.values(), *(x for part in parts.values() for x in part.called))
     made = compile_kept(function, key, [signature], **options)
@@ -284,26 +294,34 @@ class Named:
 
     def __reduce__(self) -> tuple:
         """Pickle as machine code that is known by the same name where it is unpickled."""
-        return _named, (self.symbol, self.compiled)
+        return _arrived, (self.symbol, *self.compiled.__reduce__()[1])
 
 
-def by_name(name: str, function: Callable, signature: types.Type) -> Named:
-    """Make a function that is `kept` known by a name, to which its signature is added.
+def by_name(name: str, function: Any, signature: types.Type) -> Named:
+    """Make a function that is `kept` known by a name, which also tells its code and signature.
 
     It is looked up when the code that calls it is loaded, so that this can be kept on disk too, by
     a process that has called `by_name` before.
     """
-    symbol = f"pymc_subsample_{name}_{sha256(str(signature).encode()).hexdigest()[:16]}"  # 64 bits
-    return _known.get(symbol) or _named(symbol, Compiled(function, signature, None))
+    identity = f"{directory().name} {function._cache.key} {signature}"
+    symbol = f"pymc_subsample_{name}_{sha256(identity.encode()).hexdigest()[:16]}"  # 64 bits
+    if symbol not in _known:
+        compile_for(function, signature)
+        _known[symbol] = _named(symbol, Compiled(function, signature, None))
+    return _known[symbol]
+
+
+def _arrived(symbol: str, *code: Any) -> Named:
+    """Return what is known by a name, or load it: numba never unloads code."""
+    if symbol not in _known:
+        _known[symbol] = _named(symbol, _received(*code))
+    return _known[symbol]
 
 
 _known: dict[str, Named] = {}
 
 
 def _named(symbol: str, compiled: Compiled) -> Named:
-    """Make a function known by a name, unless one of it is."""
-    if symbol in _known:
-        return _known[symbol]
     llvmlite.binding.add_symbol(symbol, compiled.address)
     kind = types.FunctionType(compiled.signature)
 
@@ -316,8 +334,7 @@ def _named(symbol: str, compiled: Compiled) -> Named:
 
         return kind(), codegen
 
-    _known[symbol] = Named(symbol, named, compiled)
-    return _known[symbol]
+    return Named(symbol, named, compiled)
 
 
 def address_of(rng: np.random.Generator) -> int:

@@ -108,4 +108,4 @@ def composed(
 def _key(value: Any) -> str | None:
     if isinstance(value, np.ndarray):
         return f"{value.shape}{value.tobytes().hex()}"
-    return value.key if isinstance(value, Compiled) else repr(value)
+    return "" if isinstance(value, Compiled) else repr(value)  # which has a key of its own

@@ -183,9 +183,10 @@ def compile_gather(
 _PACK = """
 def {name}(columns, begin, end, n_kinds, kind, index, rows):
     for k in range(begin, end, 1 + 2 * n_kinds):
-        # Read out of the inner loop: for all the compiler knows, rows change them.
-        position, start, stride = columns[k], columns[k + 1], columns[k + 2]
+        position = columns[k]
         if n_kinds == 1:
+            # Read out of the inner loop: for all the compiler knows, rows change them.
+            start, stride = columns[k + 1], columns[k + 2]
             for i in range(rows.shape[1]):
                 rows[position, i] = load(start + stride * index[i], np.{dtype})
         else:

@@ -89,12 +89,10 @@ def linear_expansion(
     rough = code.rough() if order else None
     order = min(order, 1) if rough is not None else order
     layout = RowLayout(star, n_varying, len(forms), order)
-    tables = vars(affine)
-    environment = tables | {
-        "np": np,
-        **{name: by_name(name, *kernel) for name, kernel in KERNELS.items()},
-    }
-    table_key = "|".join(f"{k}{v.shape}{v.tobytes().hex()}" for k, v in tables.items())
+    table, scales = affine.joined()
+    kernels = {name: by_name(name, *kernel) for name, kernel in KERNELS.items()}
+    environment = {"np": np, "table": table, "scales": scales, **kernels}
+    table_key = f"{table.shape}{table.tobytes().hex()}|{scales.tobytes().hex()}"
 
     def build(
         name: str,

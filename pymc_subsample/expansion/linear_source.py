@@ -6,9 +6,6 @@ from pymc_subsample.expansion.coefficients import multiplicity
 from pymc_subsample.expansion.row_layout import FLAT, AffineMap, RowLayout
 from pymc_subsample.kernels.model import ALONE
 
-_ROWS = "dense, dense_scale, gather, gather_scale, offset, offset_scale"
-_BACK = "dense, dense_scale, gather, gather_scale, const, const_scale"
-
 
 @dataclass
 class LoopCode:
@@ -39,7 +36,7 @@ def _predict(affine: AffineMap, at: RowLayout, point: str) -> list[str]:
         "    for i in range(m):",
         *(f"        eta[{e}, i] = x{e}" for e in range(at.n_varying)),
         *([] if at.n_varying else ["        pass"]),
-        f"    predict({_ROWS}, {point}, rows, eta)",
+        f"    predict(table, scales, {point}, rows, eta)",
     ]
 
 
@@ -101,7 +98,7 @@ def residual(affine: AffineMap, at: RowLayout, row: LoopCode) -> str:
         "        d[i] = y0 - q",
         f"    if rule != {ALONE}:",
         "        weigh(rule, weight, setting, d, v)",
-        f"        backproject({_BACK}, v, rows, grad)",
+        "        backproject(table, scales, v, rows, grad)",
     ]
     return "\n".join(lines)
 
@@ -115,7 +112,7 @@ def gradient(affine: AffineMap, at: RowLayout, row: LoopCode) -> str:
     ]
     slopes = [f"weight * (y{e} - {_slope(at, e)})" for e in range(at.n_predictors)]
     lines += [f"        v[{e}, i] = {slope}" for e, slope in enumerate(slopes)]
-    return "\n".join([*lines, f"    backproject({_BACK}, v, rows, grad)"])
+    return "\n".join([*lines, "    backproject(table, scales, v, rows, grad)"])
 
 
 def anchor(affine: AffineMap, at: RowLayout, row: LoopCode, bounds: bool = False) -> str:

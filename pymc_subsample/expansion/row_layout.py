@@ -8,6 +8,7 @@ import numpy as np
 
 from pymc_subsample.expansion.packing import Packer
 from pymc_subsample.graph.affine import Affine
+from pymc_subsample.kernels.linear import CONST, DENSE, GATHER, OFFSET
 
 # Stands for the second derivatives of a row that has none that are finite: its control variate is
 # of order 1. It adds nothing to a sum, says which rows these are, and is no denormal number.
@@ -19,7 +20,7 @@ type _Entry = tuple[list[int], float]
 
 @dataclass
 class AffineMap:
-    """Tables of the affine map from phi to predictors; see `kernels.linear`."""
+    """Tables of the affine map from phi to predictors; see `kernels.linear` for their columns."""
 
     dense: np.ndarray
     dense_scale: np.ndarray
@@ -30,6 +31,21 @@ class AffineMap:
     offset: np.ndarray
     offset_scale: np.ndarray
     base: np.ndarray
+
+    def joined(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the table of all entries, and their scales, as `kernels.linear` reads them."""
+        kinds = {
+            OFFSET: (self.offset, self.offset_scale),
+            DENSE: (self.dense, self.dense_scale),
+            GATHER: (self.gather, self.gather_scale),
+            CONST: (self.const, self.const_scale),
+        }
+        parts = []
+        for kind, (numbers, _) in kinds.items():
+            part = np.zeros((len(numbers), 6), dtype=np.int64)
+            part[:, 0], part[:, 1 : 1 + numbers.shape[1]] = kind, numbers
+            parts.append(part)
+        return np.concatenate(parts), np.concatenate([scales for _, scales in kinds.values()])
 
     def shared(self, phi: np.ndarray) -> np.ndarray:
         """Return what phi adds to every predictor alike in all rows, shape (E,)."""

@@ -295,6 +295,28 @@ def _as_switch(node: Apply, inputs: Sequence[Variable]) -> Variable | None:
     return None
 
 
+def may_jump(outputs: Sequence[Variable], inputs: Sequence[Variable]) -> bool:
+    """Whether graphs, as they are written, round or choose by what depends on the inputs."""
+    varying = set(inputs)
+    for node in toposort(outputs):
+        moved = [v for v in node.inputs if v in varying]
+        if not moved:
+            continue
+        varying.update(node.outputs)
+        name = elemwise_name(node)
+        if name in JUMPS | _BROKEN or (name == "Switch" and node.inputs[0] in varying):
+            return True
+        if _reckons(node, moved):
+            return True
+    return False
+
+
+def _reckons(node: Apply, moved: Sequence[Variable]) -> bool:
+    """Whether a node makes a number of truths or integers."""
+    reckoned = any(v.type.dtype not in continuous_dtypes for v in moved)
+    return reckoned and node.outputs[0].type.dtype in continuous_dtypes
+
+
 def _jumps(node: Apply, varying: set[Variable]) -> bool:
     """Whether a node has kinks or jumps, and is no choice between two pieces."""
     moved = [v for v in node.inputs if v in varying]
@@ -308,5 +330,4 @@ def _jumps(node: Apply, varying: set[Variable]) -> bool:
         return True
     if elemwise_name(node) == "Switch":
         moved = [v for v in node.inputs[1:] if v in varying]
-    reckoned = any(v.type.dtype not in continuous_dtypes for v in moved)
-    return reckoned and node.outputs[0].type.dtype in continuous_dtypes
+    return _reckons(node, moved)

@@ -34,7 +34,7 @@ class TallModelError(ValueError):
 
 
 class JumpError(TallModelError):
-    """The log-likelihood has jumps: samplers that move by gradients, NUTS too, do not see them."""
+    """The log-likelihood has jumps, or a wrong gradient: NUTS samples another posterior then."""
 
 
 class CoupledRows(Exception):

@@ -8,9 +8,12 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
+from numba import types
 from steps_of_all_kinds import KINDS
 
 import pymc_subsample as pms
+from pymc_subsample.compiled.functions import VECTOR, by_name, compile_source
+from pymc_subsample.kernels.model import PERTURBED
 
 LIBRARIES = {"pickle": pickle, "cloudpickle": cloudpickle}
 
@@ -90,18 +93,31 @@ def test_functions_that_pickle_cannot_name():
     np.testing.assert_array_equal(draws(copied, point), draws(step, point))
 
 
-CALLED_BY_NAME = """
+# Calls what it is sent, and sends that on, with functions of its own.
+ELSEWHERE = """
 import pickle
 import sys
 
 import numpy as np
+import pymc as pm
+
+import pymc_subsample as pms
+from pymc_subsample.compiled import functions
 
 made, given, found = pickle.load(sys.stdin.buffer)
+loaded = []
+functions.unpacked, unpacked = lambda *x: loaded.append(x) or unpacked(*x), functions.unpacked
 for name, expected in found.items():
-    arguments = [x.copy() for x in given[name]]
+    arguments = [x.copy() if isinstance(x, np.ndarray) else x for x in given[name]]
     made[name](*arguments)
     for x, y in zip(arguments, expected, strict=True):
         np.testing.assert_array_equal(x, y)
+again = pickle.loads(pickle.dumps(made))
+assert len(loaded) == len(made), "what is known by name is not loaded again"
+with pm.Model():
+    pm.Normal("y", pm.Normal("mu") * np.arange(50.0), 1, observed=np.zeros(50))
+    own = pms.HMCECS(subsample_size=20, n_blocks=2).expansion
+sys.stdout.buffer.write(pickle.dumps((again, own.residual, own.gather)))
 """
 
 
@@ -114,18 +130,41 @@ def test_functions_take_along_what_they_call_by_name():
         pm.Normal("y", effects[rng.integers(4, size=200)], 1, observed=rng.normal(size=200))
         expansion = pms.HMCECS(subsample_size=50, n_blocks=5).expansion
     theta, center = rng.normal(size=expansion.theta_size), rng.normal(size=expansion.phi_size)
-    rows = expansion.take(np.arange(20))
+    index = np.arange(20)
+    rows = expansion.take(index)
+    d, grad = np.empty(len(index)), np.zeros(expansion.phi_size)
     given = {
         "forward": (theta, center.copy(), np.empty(1)),
         "backward": (theta, center, np.zeros(expansion.theta_size)),
         "anchor": (center, rows),
+        "residual": (center + 0.1, rows, center, PERTURBED, 2.0, 0.5, d, grad),
     }
     made = {name: getattr(expansion, name) for name in given}
     assert all(function.called for function in made.values())
-    found = {name: [x.copy() for x in values] for name, values in given.items()}
+    found = {
+        name: [x.copy() if isinstance(x, np.ndarray) else x for x in values]
+        for name, values in given.items()
+    }
     for name, arguments in found.items():
         made[name](*arguments)
     sent = pickle.dumps((made, given, found))
-    subprocess.run([sys.executable, "-c", CALLED_BY_NAME], input=sent, check=True)
+    run = subprocess.run([sys.executable, "-c", ELSEWHERE], input=sent, check=True, stdout=-1)
+    again, *others = pickle.loads(run.stdout)
+    assert again.keys() == made.keys()
+    assert all(function.called for function in others)
     assert "forward" in vars(expansion.portable())
     cloudpickle.dumps(expansion.portable())
+
+
+def test_functions_of_one_name_are_told_apart():
+    signature = types.void(VECTOR)
+    made = [
+        compile_source("f", f"def f(x):\n    x[0] = {value}", {}, signature, "told_apart").function
+        for value in (1.0, 2.0)
+    ]
+    named = [by_name("told_apart", function, signature) for function in made]
+    caller = "def call(x):\n    f(x)"
+    for value, called in zip((1.0, 2.0), named, strict=True):
+        x = np.zeros(1)
+        compile_source("call", caller, {"f": called}, signature, "told_apart")(x)
+        assert x[0] == value

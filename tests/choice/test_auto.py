@@ -298,16 +298,20 @@ def test_a_model_that_is_refused_is_for_nuts_or_an_error(said):
     assert any("NUTS on all rows. HMCECS refuses the model. " in message for message in said())
 
 
-def test_jumps_are_not_left_to_nuts():
+@pytest.mark.parametrize("n", [500, 5_000])
+def test_jumps_are_not_left_to_nuts(n):
     """It does not see them, and samples a wrong posterior."""
     rng = np.random.default_rng(2)
     with pm.Model() as model:
         cut, step = pm.Normal("cut", initval=0.1), pm.Normal("step")
-        beyond = pt.switch(rng.normal(size=5_000) > cut, 1.0, 0.0)
-        pm.Normal("y", step * beyond, 1, observed=rng.normal(size=5_000))
+        beyond = pt.switch(rng.normal(size=n) > cut, 1.0, 0.0)
+        pm.Normal("y", step * beyond, 1, observed=rng.normal(size=n))
     for fallback in (False, True):
         with pytest.raises(pms.TallModelError, match="has a step there"):
             pms.auto(model=model, fallback=fallback)
+    refused = pytest.raises(pms.TallModelError, match="has a step there")
+    with model, pms.subsampling(fallback=True), refused:
+        pm.sample(progressbar=False)
 
 
 @pytest.mark.costly

@@ -93,7 +93,7 @@ class Trials:
             name, error = next(iter(self._refusals.items()))
             refuse_bad_start(self.model, error)
             reason = f"{name} refuses the model. {error}"
-            instead = self._metropolis if isinstance(error, JumpError) else None
+            instead = self._metropolis if self._jumps else None
             return self._with_options(on_all_rows(self.empty, reason, instead))
         advice, said = preferred(self.found), []
         exact = self.others.get("ScalableMH")
@@ -121,10 +121,23 @@ class Trials:
             return [f"pms.auto() subsamples all the same, with {taken}."]
         return [f"pms.auto() takes {taken}: it counts what draws read, and runs no pilots."]
 
+    @cached_property
+    def _jumps(self) -> bool:
+        """Whether `HMCECS` finds jumps of the log-likelihood, which NUTS does not see."""
+        if any(isinstance(refusal, JumpError) for refusal in self._refusals.values()):
+            return True
+        if {"HMCECS", "ScalableMH"} & {*self._set_up, *self._refusals}:
+            return False
+        try:
+            made(HMCECS, self.model, self.given)
+        except TallModelError as refusal:
+            return isinstance(refusal, JumpError)
+        return False
+
     @property
     def _metropolis(self) -> tuple[str, str]:
         """What takes no gradients, and its code: PyMC's own choice would be NUTS for jumps."""
-        if any(isinstance(refusal, JumpError) for refusal in self._refusals.values()):
+        if self._jumps:
             return "pm.Metropolis", "pm.sample(step=pm.Metropolis())"
         return "pm.sample", "pm.sample()"
 
@@ -189,7 +202,7 @@ class Trials:
 
         Metropolis, with one pass per transition, in place of a step that has no gradients.
         """
-        if step.prepared is None:
+        if step.prepared is None or self._jumps:
             each = step.transitions_per_draw * nuts_cost.seconds_per_evaluation(step)
             fixed = nuts_cost.COMPILE_SECONDS + nuts_cost.DRAWS * each
             rate = pilot.ess_per_draw / each

@@ -603,20 +603,38 @@ def test_without_gradients_metropolis_is_tried():
         assert "control_variate_order=None" in advice.code
 
 
-@pytest.mark.costly(cases=0)
-def test_jumps_are_never_for_nuts():
-    """It would be called exact, and does not see them."""
+def jumps(n):
     rng = np.random.default_rng(2)
     with pm.Model() as model:
         cut, step = pm.Normal("cut", initval=0.1), pm.Normal("step")
-        beyond = pt.switch(rng.normal(size=20_000) > cut, 1.0, 0.0)
-        pm.Normal("y", step * beyond, 1, observed=rng.normal(size=20_000))
-    advice = pms.advise(model, effective_draws=MANY, **SHORT)
+        beyond = pt.switch(rng.normal(size=n) > cut, 1.0, 0.0)
+        pm.Normal("y", step * beyond, 1, observed=rng.normal(size=n))
+    return model
+
+
+@pytest.mark.costly(cases=1)
+@pytest.mark.parametrize(
+    ("n", "samplers"),
+    [
+        (500, "auto"),
+        (20_000, "auto"),
+        (20_000, ["HMCECS", "MinibatchBarkerMH"]),
+        (20_000, "MinibatchBarkerMH"),
+    ],
+)
+def test_jumps_are_never_for_nuts(n, samplers):
+    """It would be called exact, and does not see them."""
+    advice = pms.advise(jumps(n), samplers=samplers, effective_draws=MANY, **SHORT)
     assert advice.tried == "MinibatchBarkerMH"
     assert advice.against == "pm.Metropolis"
     assert advice.recommendation in {"MinibatchBarkerMH", "pm.Metropolis"}
     assert "pm.sample(step=pm" in advice.code
-    advice = pms.advise(model, samplers="HMCECS", **SHORT)
+
+
+@pytest.mark.costly(cases=0)
+@pytest.mark.parametrize("samplers", ["HMCECS", "FireflyMC"])
+def test_jumps_that_all_refuse_are_for_metropolis(samplers):
+    advice = pms.advise(jumps(20_000), samplers=samplers, **SHORT)
     assert advice.recommendation == "pm.Metropolis"
     assert advice.code == "pm.sample(step=pm.Metropolis())"
 
