@@ -24,7 +24,7 @@ from pymc_subsample.chain.nuts_trial import Gradients, projection_of
 from pymc_subsample.chain.progress import announced, doing
 from pymc_subsample.chain.shared_arguments import SharedContinuous, read_arguments, shares
 from pymc_subsample.chain.sharing import Shared, ready, undecided
-from pymc_subsample.choice.few_rows import few_rows
+from pymc_subsample.choice.few_rows import DOUBT, few_rows, written_with_jumps
 from pymc_subsample.diagnostics.checks import amount
 from pymc_subsample.model import JumpError, TallModelError
 from pymc_subsample.model.discovery import row_terms
@@ -170,6 +170,8 @@ def subsampling_step(
             if not fallback or isinstance(refusal, JumpError):
                 raise
             _say_nuts(f"HMCECS refuses the model. {refusal}")
+            if written_with_jumps(model):
+                _log.warning(DOUBT.strip())
             return None
         if fallback and (beside := beside_all_rows(first)).as_good:
             _say_nuts(f"HMCECS would save nothing{beside.said}")

@@ -1,10 +1,15 @@
 """Models whose rows are so few that no sampler of some of them could save time."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
+from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
+from pymc.distributions.distribution import SymbolicRandomVariable
+from pytensor.graph.op import Op
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type import continuous_dtypes
 
 from pymc_subsample.chain.nuts_cost import COMPILE_SECONDS, DRAWS, seconds_as_written
@@ -51,7 +56,7 @@ def few_rows(
     row reads few, by the elements that the model's log density computes. Not known either where
     the log-likelihood may have jumps, which NUTS does not see.
     """
-    if _may_jump(model):
+    if written_with_jumps(model):
         return None
     rows = _number(model, terms, data)
     if rows is not None:
@@ -64,10 +69,28 @@ def few_rows(
     return FewRows(rows, seconds) if seconds <= COMPILE_SECONDS + SAVED_SECONDS else None
 
 
-def _may_jump(model: pm.Model) -> bool:
+# What is said where NUTS is left a model that may have jumps.
+DOUBT = (
+    " The log-likelihood rounds or chooses by a parameter: if that makes it jump, NUTS samples a "
+    "wrong posterior, and pm.Metropolis or pm.DEMetropolisZ are to be taken."
+)
+
+
+def written_with_jumps(model: pm.Model) -> bool:
+    """Whether a log-likelihood rounds or chooses by a parameter; where that meets, it is smooth."""
     moving = [v for v in model.free_RVs if v.type.dtype in continuous_dtypes]
-    given = [x for v in model.observed_RVs for x in v.owner.inputs]
-    return may_jump([*given, *model.potentials], moving)
+    given = list(model.observed_RVs)
+    written = [v for v in model.observed_RVs if isinstance(v.owner.op, CustomDistRV)]
+    for v in written:
+        with suppress(NotImplementedError):  # of which there is no density, as is said elsewhere
+            given.append(pm.logp(v, model.rvs_to_values[v]))
+    return may_jump([*given, *model.potentials], moving, _of_pymc)
+
+
+def _of_pymc(op: Op) -> bool:
+    """Whether an Op is one of PyMC's distributions."""
+    symbolic = isinstance(op, SymbolicRandomVariable) and not isinstance(op, CustomSymbolicDistRV)
+    return symbolic or isinstance(op, RandomVariable)
 
 
 def _number(

@@ -9,12 +9,13 @@ pieces are compared beside it: with k - 1 derivatives in common, they differ by 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.type import continuous_dtypes
@@ -295,26 +296,38 @@ def _as_switch(node: Apply, inputs: Sequence[Variable]) -> Variable | None:
     return None
 
 
-def may_jump(outputs: Sequence[Variable], inputs: Sequence[Variable]) -> bool:
-    """Whether graphs, as they are written, round or choose by what depends on the inputs."""
+def may_jump(
+    outputs: Sequence[Variable], inputs: Sequence[Variable], passed: Callable[[Op], bool]
+) -> bool:
+    """Whether graphs, as they are written, round or choose by what depends on the inputs.
+
+    Ops that are `passed` do not.
+    """
     varying = set(inputs)
     for node in toposort(outputs):
         moved = [v for v in node.inputs if v in varying]
         if not moved:
             continue
         varying.update(node.outputs)
-        name = elemwise_name(node)
-        if name in JUMPS | _BROKEN or (name == "Switch" and node.inputs[0] in varying):
+        if passed(node.op):
+            continue
+        inner = getattr(node.op, "fgraph", None)
+        if inner is not None and may_jump(inner.outputs, inner.inputs, passed):
             return True
-        if _reckons(node, moved):
+        name, kind = elemwise_name(node), type(node.op).__name__
+        if name in JUMPS | _BROKEN or kind in _SORTED | {"SearchsortedOp"}:
+            return True
+        if (name == "Switch" or kind == "IfElse") and node.inputs[0] in varying:
+            return True
+        if inner is None and _reckons(node, moved):
             return True
     return False
 
 
 def _reckons(node: Apply, moved: Sequence[Variable]) -> bool:
     """Whether a node makes a number of truths or integers."""
-    reckoned = any(v.type.dtype not in continuous_dtypes for v in moved)
-    return reckoned and node.outputs[0].type.dtype in continuous_dtypes
+    made, *given = (getattr(v.type, "dtype", "") for v in (node.outputs[0], *moved))
+    return made in continuous_dtypes and not all(x in continuous_dtypes for x in given)
 
 
 def _jumps(node: Apply, varying: set[Variable]) -> bool:

@@ -10,6 +10,7 @@ import pytensor.tensor as pt
 import pytest
 from chains import QUIET, assert_moments
 from exact_cases import logistic
+from pytensor.ifelse import ifelse
 
 import pymc_subsample as pms
 from pymc_subsample.chain import finding_reference, model_compilation, nuts_instead
@@ -312,6 +313,67 @@ def test_jumps_are_not_left_to_nuts(n):
     refused = pytest.raises(pms.TallModelError, match="has a step there")
     with model, pms.subsampling(fallback=True), refused:
         pm.sample(progressbar=False)
+
+
+def observed(mean):
+    """A model of 300 rows, and whether it rounds or chooses by a parameter."""
+    x = np.random.default_rng(3).normal(size=300)
+    with pm.Model() as model:
+        mean(x)
+    return few_rows.written_with_jumps(model)
+
+
+def test_what_rounds_or_chooses_by_a_parameter():
+    """Not by data, and not in PyMC's own distributions."""
+    weights, y = np.ones(2) / 2, np.zeros(300)
+    ordered = pm.distributions.transforms.ordered
+    for mean in (
+        lambda x: pm.Normal("y", pt.switch(x > pm.Normal("c"), 1.0, 0.0), 1, observed=y),
+        lambda x: pm.Normal("y", pt.floor(pm.Normal("c")), 1, observed=y),
+        lambda x: pm.Normal("y", (x > pm.Normal("c")) * 1.0, 1, observed=y),
+        lambda x: pm.Normal("y", pt.searchsorted(pm.Normal("c", shape=2), x), 1, observed=y),
+        lambda x: pm.Normal("y", ifelse(pm.Normal("c") > 0, 1.0, 0.0), 1, observed=y),
+        lambda x: pm.Potential("y", -pt.switch(x > pm.Normal("c"), x, x**2)),
+        lambda x: pm.CustomDist(
+            "y", pm.Normal("c"), logp=lambda v, c: -pt.switch(v > c, v, v**2), observed=y
+        ),
+        lambda x: pm.CustomDist(
+            "y",
+            pm.Normal("c"),
+            dist=lambda c, size: pm.Normal.dist(pt.round(c), 1, size=size),
+            observed=y,
+        ),
+    ):
+        assert observed(mean)
+    for mean in (
+        lambda x: pm.Normal("y", pt.switch(x > 0, pm.Normal("c"), 0.0), 1, observed=y),
+        lambda x: pm.Normal("y", abs(pt.clip(pm.Normal("c") * x, -1, 1)), 1, observed=y),
+        lambda x: pm.NormalMixture("y", weights, pm.Normal("m", shape=2), 1, observed=y),
+        lambda x: pm.Mixture(
+            "y", weights, pm.Poisson.dist(pm.HalfNormal("m", shape=2)), observed=y.astype(int)
+        ),
+        lambda x: pm.Censored("y", pm.Normal.dist(pm.Normal("c") * x, 1), -1, 1, observed=y),
+        lambda x: pm.Truncated("y", pm.Normal.dist(pm.Normal("c") * x, 1), -1, 1, observed=y),
+        lambda x: pm.OrderedLogistic(
+            "y",
+            pm.Normal("c") * x,
+            pm.Normal("cut", shape=2, transform=ordered, initval=[0, 1]),
+            observed=y.astype(int),
+        ),
+        lambda x: pm.CustomDist("y", pm.Normal("c"), logp=lambda v, c: -((v - c) ** 2), observed=y),
+    ):
+        assert not observed(mean)
+
+
+@pytest.mark.costly
+def test_what_may_jump_and_is_refused_for_another_reason_is_doubted(caplog):
+    t = np.linspace(0, 1, 500)
+    with pm.Model() as model:
+        step = pm.Normal("a") * (t > pm.Uniform("tau", 0, 1))
+        pm.Normal("y", pt.cumsum(step) / 500, 1, observed=t)
+    assert type(pms.auto(model=model, fallback=True)) is pm.NUTS
+    assert few_rows.DOUBT.strip() in caplog.messages
+    assert few_rows.DOUBT in pms.advise(model).reason
 
 
 @pytest.mark.costly

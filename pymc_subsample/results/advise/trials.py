@@ -16,7 +16,7 @@ from pymc_subsample.chain.nuts_instead import OutgrownError, as_written, nuts, p
 from pymc_subsample.chain.nuts_trial import CUT, Gradients, projection_of
 from pymc_subsample.chain.sharing import Shared
 from pymc_subsample.choice.auto import ALIKE, PATIENCE, time_of_exact_draws
-from pymc_subsample.choice.few_rows import USUAL
+from pymc_subsample.choice.few_rows import DOUBT, USUAL, written_with_jumps
 from pymc_subsample.graph.concrete import UNDIFFERENTIABLE
 from pymc_subsample.graph.numpy_functions import numpy_function
 from pymc_subsample.model import JumpError, TallModelError
@@ -94,6 +94,8 @@ class Trials:
             refuse_bad_start(self.model, error)
             reason = f"{name} refuses the model. {error}"
             instead = self._metropolis if self._jumps else None
+            if instead is None and written_with_jumps(self.model):
+                reason += DOUBT
             return self._with_options(on_all_rows(self.empty, reason, instead))
         advice, said = preferred(self.found), []
         exact = self.others.get("ScalableMH")
