@@ -428,7 +428,8 @@ class Loop:
             column = np.asarray(y, dtype=float) / n
         if permutation is None:
             permutation = np.arange(n, dtype=np.uint32)
-        model = self.model._replace(columns=np.array([0, column.ctypes.data, 8]))
+        table = np.array([2, 5, 0, column.ctypes.data, 8])  # see `expansion.gather`
+        model = self.model._replace(columns=table)
         criterion = Criterion(
             Compiled(decide, DECIDE, None).address, np.asarray(settings, dtype=float)
         )
