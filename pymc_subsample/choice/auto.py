@@ -88,8 +88,8 @@ def auto(
         Whether to return PyMC's own NUTS, on all rows, where subsampling does not help: where the
         rows are few, where most are read and NUTS is as fast, or where the model is refused. The
         message says why. Without it, few rows are subsampled all the same, and a model that is
-        refused raises; so does, with it too, one whose log-likelihood has jumps, which NUTS does
-        not see.
+        refused raises; so does, with it too, one in whose log-likelihood jumps are found, which
+        NUTS does not see.
     target_accept : float, optional
         Acceptance rate that step sizes are tuned to, between 0 and 1. Default: 0.8.
     path_length : float, optional
@@ -171,7 +171,7 @@ def subsampling_step(
                 raise
             _say_nuts(f"HMCECS refuses the model. {refusal}")
             if written_with_jumps(model):
-                _log.warning(DOUBT.strip())
+                _log.warning(DOUBT)
             return None
         if fallback and (beside := beside_all_rows(first)).as_good:
             _say_nuts(f"HMCECS would save nothing{beside.said}")

@@ -71,7 +71,7 @@ def few_rows(
 
 # What is said where NUTS is left a model that may have jumps.
 DOUBT = (
-    " The log-likelihood rounds or chooses by a parameter: if that makes it jump, NUTS samples a "
+    "The log-likelihood rounds or chooses by a parameter: if that makes it jump, NUTS samples a "
     "wrong posterior, and pm.Metropolis or pm.DEMetropolisZ are to be taken."
 )
 
@@ -80,8 +80,9 @@ def written_with_jumps(model: pm.Model) -> bool:
     """Whether a log-likelihood rounds or chooses by a parameter; where that meets, it is smooth."""
     moving = [v for v in model.free_RVs if v.type.dtype in continuous_dtypes]
     given = list(model.observed_RVs)
-    written = [v for v in model.observed_RVs if isinstance(v.owner.op, CustomDistRV)]
-    for v in written:
+    for v in model.observed_RVs:
+        if not isinstance(v.owner.op, CustomDistRV):
+            continue
         with suppress(NotImplementedError):  # of which there is no density, as is said elsewhere
             given.append(pm.logp(v, model.rvs_to_values[v]))
     return may_jump([*given, *model.potentials], moving, _of_pymc)

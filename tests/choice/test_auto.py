@@ -10,6 +10,7 @@ import pytensor.tensor as pt
 import pytest
 from chains import QUIET, assert_moments
 from exact_cases import logistic
+from models import jumps
 from pytensor.ifelse import ifelse
 
 import pymc_subsample as pms
@@ -302,11 +303,7 @@ def test_a_model_that_is_refused_is_for_nuts_or_an_error(said):
 @pytest.mark.parametrize("n", [500, 5_000])
 def test_jumps_are_not_left_to_nuts(n):
     """It does not see them, and samples a wrong posterior."""
-    rng = np.random.default_rng(2)
-    with pm.Model() as model:
-        cut, step = pm.Normal("cut", initval=0.1), pm.Normal("step")
-        beyond = pt.switch(rng.normal(size=n) > cut, 1.0, 0.0)
-        pm.Normal("y", step * beyond, 1, observed=rng.normal(size=n))
+    model = jumps(n)
     for fallback in (False, True):
         with pytest.raises(pms.TallModelError, match="has a step there"):
             pms.auto(model=model, fallback=fallback)
@@ -372,7 +369,7 @@ def test_what_may_jump_and_is_refused_for_another_reason_is_doubted(caplog):
         step = pm.Normal("a") * (t > pm.Uniform("tau", 0, 1))
         pm.Normal("y", pt.cumsum(step) / 500, 1, observed=t)
     assert type(pms.auto(model=model, fallback=True)) is pm.NUTS
-    assert few_rows.DOUBT.strip() in caplog.messages
+    assert few_rows.DOUBT in caplog.messages
     assert few_rows.DOUBT in pms.advise(model).reason
 
 

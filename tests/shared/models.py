@@ -1470,3 +1470,13 @@ def dose_response(n=2_000):
         sigma = pm.HalfNormal("sigma", 20)
         pm.Normal("y", none + most * dose**h / (half**h + dose**h), sigma, observed=y)
     return model
+
+
+def jumps(n):
+    """A change at a place that is estimated: the log-likelihood jumps wherever it passes a row."""
+    rng = np.random.default_rng(2)
+    with pm.Model() as model:
+        cut, step = pm.Normal("cut", initval=0.1), pm.Normal("step")
+        beyond = pt.switch(rng.normal(size=n) > cut, 1.0, 0.0)
+        pm.Normal("y", step * beyond, 1, observed=rng.normal(size=n))
+    return model

@@ -9,7 +9,7 @@ import pymc as pm
 
 from pymc_subsample.chain import arguments, variables
 from pymc_subsample.chain.nuts_instead import nuts
-from pymc_subsample.choice.few_rows import few_rows, size
+from pymc_subsample.choice.few_rows import DOUBT, few_rows, size, written_with_jumps
 from pymc_subsample.model import TallModelError
 from pymc_subsample.model.bambi import has_rows
 from pymc_subsample.model.binding import require_rows
@@ -175,6 +175,8 @@ def _discrete(model: pm.Model, trials: Trials, empty: Advice) -> Advice:
             f"{names} is discrete, and not all variables are binary: HMCECS takes continuous ones, "
             "and sums over discrete ones of a row or a level, AusterityGibbs takes binary ones."
         )
+        if written_with_jumps(model):
+            reason = f"{reason} {DOUBT}"
         return on_all_rows(empty, reason, ("pm.sample", "pm.sample()"))
     return trials.binary()
 

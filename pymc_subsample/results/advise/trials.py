@@ -95,7 +95,7 @@ class Trials:
             reason = f"{name} refuses the model. {error}"
             instead = self._metropolis if self._jumps else None
             if instead is None and written_with_jumps(self.model):
-                reason += DOUBT
+                reason = f"{reason} {DOUBT}"
             return self._with_options(on_all_rows(self.empty, reason, instead))
         advice, said = preferred(self.found), []
         exact = self.others.get("ScalableMH")

@@ -11,10 +11,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from models import jumps
 
 import pymc_subsample as pms
 from pymc_subsample.chain.nuts_cost import quiet
 from pymc_subsample.chain.nuts_trial import CUT
+from pymc_subsample.choice import few_rows
 from pymc_subsample.results.advise import decision, trials
 from pymc_subsample.results.advise.decision import AllRows
 from pymc_subsample.results.advise.pilot import Pilot, run_pilot
@@ -603,15 +605,6 @@ def test_without_gradients_metropolis_is_tried():
         assert "control_variate_order=None" in advice.code
 
 
-def jumps(n):
-    rng = np.random.default_rng(2)
-    with pm.Model() as model:
-        cut, step = pm.Normal("cut", initval=0.1), pm.Normal("step")
-        beyond = pt.switch(rng.normal(size=n) > cut, 1.0, 0.0)
-        pm.Normal("y", step * beyond, 1, observed=rng.normal(size=n))
-    return model
-
-
 @pytest.mark.costly(cases=1)
 @pytest.mark.parametrize(
     ("n", "samplers"),
@@ -637,6 +630,13 @@ def test_jumps_that_all_refuse_are_for_metropolis(samplers):
     advice = pms.advise(jumps(20_000), samplers=samplers, **SHORT)
     assert advice.recommendation == "pm.Metropolis"
     assert advice.code == "pm.sample(step=pm.Metropolis())"
+
+
+def test_jumps_beside_a_discrete_variable_are_doubted():
+    """PyMC's own choice of steps has NUTS for the others."""
+    with jumps(500):
+        pm.Poisson("z", pm.Poisson("k", 2) + 1, observed=np.ones(500, dtype=int))
+        assert few_rows.DOUBT in pms.advise().reason
 
 
 @pytest.mark.costly
